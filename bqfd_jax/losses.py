@@ -1,0 +1,155 @@
+"""TD errors and losses of ONE transition, in rlax's style: the caller vmaps and reduces.
+
+`discount_t` already holds gamma and termination.  What carries gradients: every TD error here is
+differentiable in `q_tm1[a_tm1]` only; targets, the expert correction included, are constants,
+unless a switch says otherwise.  `large_margin_loss` is differentiable in all of `q`.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+import rlax
+
+from bqfd_jax import posterior
+from bqfd_jax.types import Array
+
+
+def double_q_td_error(
+    q_tm1: Array,
+    a_tm1: Array,
+    r_t: Array,
+    discount_t: Array,
+    q_t_value: Array,
+    q_t_selector: Array,
+) -> Array:
+    """Double Q-learning TD error, `r + discount q_value[argmax q_selector] - q_tm1[a_tm1]`.
+
+    van Hasselt, Guez, Silver: "Deep Reinforcement Learning with Double Q-learning" (2015).
+    The same function serves n-step targets: pass the n-step return, the product of discounts and
+    the Q-values n steps on (see `n_step_return`).
+
+    Args:
+      q_tm1: Q-values of the state, `[A]`.
+      a_tm1: action taken, `[]` integer.
+      r_t: reward, `[]`.
+      discount_t: discount, `[]`.
+      q_t_value: Q-values of the next state that are bootstrapped from (target network), `[A]`.
+      q_t_selector: Q-values of the next state that choose the action (online network), `[A]`.
+
+    Returns:
+      The TD error, `[]`.
+    """
+    return rlax.double_q_learning(q_tm1, a_tm1, r_t, discount_t, q_t_value, q_t_selector)
+
+
+def n_step_return(r_t: Array, discount_t: Array) -> tuple[Array, Array]:
+    """Discounted sum of n rewards, and the discount of what comes after them.
+
+    Args:
+      r_t: rewards at times 1 .. n, `[n]`.
+      discount_t: discounts at times 1 .. n, `[n]`; a 0 ends the sum.
+
+    Returns:
+      `(sum_k r_k prod_{j<k} discount_j, prod_j discount_j)`, both `[]`.
+    """
+    chex.assert_rank([r_t, discount_t], 1)
+    chex.assert_equal_shape([r_t, discount_t])
+    through = jnp.cumprod(discount_t)
+    before = jnp.concatenate([jnp.ones((1,), discount_t.dtype), through[:-1]])
+    return jnp.sum(before * r_t), through[-1]
+
+
+def n_step_double_q_td_error(
+    q_tm1: Array,
+    a_tm1: Array,
+    r_t: Array,
+    discount_t: Array,
+    q_n_value: Array,
+    q_n_selector: Array,
+) -> Array:
+    """Double Q-learning TD error over n steps: the bootstrap is discounted n times.
+
+    Args:
+      q_tm1: Q-values of the first state, `[A]`.
+      a_tm1: action taken there, `[]` integer.
+      r_t: rewards at times 1 .. n, `[n]`.
+      discount_t: discounts at times 1 .. n, `[n]`.
+      q_n_value: Q-values n steps on that are bootstrapped from, `[A]`.
+      q_n_selector: Q-values n steps on that choose the action, `[A]`.
+
+    Returns:
+      The TD error, `[]`.
+    """
+    n_step_r, n_step_discount = n_step_return(r_t, discount_t)
+    return double_q_td_error(q_tm1, a_tm1, n_step_r, n_step_discount, q_n_value, q_n_selector)
+
+
+def bqfd_td_error(
+    q_tm1: Array,
+    a_tm1: Array,
+    r_t: Array,
+    discount_t: Array,
+    q_t_value: Array,
+    q_t_selector: Array,
+    is_expert: Array,
+    visit_count: Array,
+    *,
+    eta: float,
+    beta: float,
+    variance: float,
+    noise_ratio: float = 4.0,
+    stop_correction_gradient: bool = True,
+) -> Array:
+    """Double Q-learning TD error whose target holds the expert correction (`J_exp`).
+
+    For an expert sample the action taken is the expert's, so the target gains
+    `eta w_n (1 - pi(a))`; for any other sample this is `double_q_td_error`.
+
+    Args:
+      q_tm1: Q-values of the state, `[A]`.
+      a_tm1: action taken, `[]` integer.
+      r_t: reward, `[]`.
+      discount_t: discount, `[]`.
+      q_t_value: Q-values of the next state that are bootstrapped from (target network), `[A]`.
+      q_t_selector: Q-values of the next state that choose the action (online network), `[A]`.
+      is_expert: whether the sample is a demonstration's, `[]` bool.
+      visit_count: how often it was replayed, `[]`; ignored unless `is_expert`.
+      eta: Boltzmann parameter of the expert.
+      beta: pseudo-count of the prior in `posterior.visit_weight`.
+      variance: prior variance there.
+      noise_ratio: noise of a target there.
+      stop_correction_gradient: treat the correction as the constant it is in a target.  False
+        lets gradients through `pi(a)`, as the paper's formula literally reads.
+
+    Returns:
+      The TD error, `[]`.
+    """
+    chex.assert_rank([is_expert, visit_count], 0)
+    td_error = double_q_td_error(q_tm1, a_tm1, r_t, discount_t, q_t_value, q_t_selector)
+    weight = posterior.visit_weight(
+        visit_count, beta=beta, variance=variance, noise_ratio=noise_ratio
+    )
+    correction = posterior.expert_correction(q_tm1, a_tm1, a_tm1, weight, eta=eta)
+    if stop_correction_gradient:
+        correction = jax.lax.stop_gradient(correction)
+    return td_error + jnp.where(is_expert, correction, 0.0)
+
+
+def large_margin_loss(q: Array, expert_a: Array, *, margin: float) -> Array:
+    """DQfD's classification loss: the expert's action should lead by `margin`.
+
+    `max_a (q(a) + margin 1[a != expert_a]) - q(expert_a)`; the margin is inside the maximum.
+    Hester et al.: "Deep Q-learning from Demonstrations" (2017), eq. (2).
+
+    Args:
+      q: Q-values of the state, `[A]`.
+      expert_a: the expert's action, `[]` integer.
+      margin: how far it should lead.
+
+    Returns:
+      The loss, `[]`, at least 0.
+    """
+    chex.assert_rank([q, expert_a], [1, 0])
+    chex.assert_type([q, expert_a], [float, int])
+    margins = jnp.where(jnp.arange(q.shape[0]) == expert_a, 0.0, margin)
+    return jnp.max(q + margins) - q[expert_a]

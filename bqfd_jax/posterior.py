@@ -1,0 +1,114 @@
+"""The paper's idea as small functions of one state's Q-values; the caller vmaps.
+
+Che, Zhu, Precup, Meger, Dudek: "Bayesian Q-learning With Imperfect Expert Demonstrations" (2022).
+The expert is taken to be Boltzmann in the optimal Q-values, eq. (2): it prefers better actions but
+errs.  Seeing its action therefore says something about the Q-values, and how far they should move
+for it depends on how uncertain they still are.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from bqfd_jax.types import Array
+
+
+def boltzmann_policy(q: Array, *, eta: float) -> Array:
+    """Probabilities `exp(eta q(a)) / sum_b exp(eta q(b))`, eq. (2).
+
+    Args:
+      q: Q-values of one state, `[A]`.
+      eta: how sharply the expert prefers better actions; 0 is uniform play.
+
+    Returns:
+      Action probabilities, `[A]`.
+    """
+    chex.assert_rank(q, 1)
+    chex.assert_type(q, float)
+    return jax.nn.softmax(eta * q)
+
+
+def expert_log_likelihood(q: Array, expert_a: Array, *, eta: float) -> Array:
+    """Log-probability of the expert's action under `boltzmann_policy`.
+
+    Its gradient in `q` is `eta (1[a = expert_a] - pi(a))`, which is what `expert_correction` adds
+    to a Q-value after scaling by the posterior variance.
+
+    Args:
+      q: Q-values of one state, `[A]`.
+      expert_a: the expert's action, `[]` integer.
+      eta: Boltzmann parameter of the expert.
+
+    Returns:
+      Log-probability, `[]`.
+    """
+    chex.assert_rank([q, expert_a], [1, 0])
+    chex.assert_type([q, expert_a], [float, int])
+    return jax.nn.log_softmax(eta * q)[expert_a]
+
+
+def visit_weight(
+    count: Array, *, beta: float, variance: float, noise_ratio: float = 4.0
+) -> Array:
+    """Approximate posterior variance of a Q-value after `count` updates (Algorithm 2's `w_n`).
+
+    With step sizes `1 / (beta + k)` the estimate after n updates is
+    `(beta q_0 + sum_k target_k) / (beta + n)`.  If `q_0` has variance `variance` and every target
+    `noise_ratio * variance`, the estimate has variance
+
+        w_n = variance (beta^2 + noise_ratio n) / (beta + n)^2.
+
+    The paper prints this with `noise_ratio = 4`: targets four times as noisy as the prior.
+
+    Args:
+      count: number of visits n, any shape, integer or float.
+      beta: pseudo-count of the prior.
+      variance: variance of the prior (the paper's lambda).
+      noise_ratio: variance of one target as a multiple of `variance`.
+
+    Returns:
+      Weights of `count`'s shape.
+    """
+    n = jnp.asarray(count, jnp.float32)
+    return variance * (beta**2 + noise_ratio * n) / (beta + n) ** 2
+
+
+def expert_correction(
+    q_tm1: Array, a_tm1: Array, expert_a_tm1: Array, weight: Array, *, eta: float
+) -> Array:
+    """What the expert's choice adds to `Q(s, a)`: `eta w (1[a = a_exp] - pi(a))` (Algorithm 1).
+
+    Positive for the action the expert took, negative for any other.  Gradients flow through
+    `q_tm1`; the losses decide where to stop them.
+
+    Args:
+      q_tm1: Q-values of the state, `[A]`.
+      a_tm1: action whose value is corrected, `[]` integer.
+      expert_a_tm1: action the expert took in this state, `[]` integer.
+      weight: variance of the Q-value, e.g. from `visit_weight`, `[]`.
+      eta: Boltzmann parameter of the expert.
+
+    Returns:
+      The correction, `[]`.
+    """
+    chex.assert_rank([q_tm1, a_tm1, expert_a_tm1, weight], [1, 0, 0, 0])
+    chex.assert_type([q_tm1, a_tm1, expert_a_tm1, weight], [float, int, int, float])
+    probability = boltzmann_policy(q_tm1, eta=eta)[a_tm1]
+    agrees = (a_tm1 == expert_a_tm1).astype(q_tm1.dtype)
+    return eta * weight * (agrees - probability)
+
+
+def off_policy_weight(q_tm1: Array, a_tm1: Array, *, eta: float, zeta: float) -> Array:
+    """Loss weight `pi(a)^zeta` of an expert sample (section 5), in place of an importance ratio.
+
+    Args:
+      q_tm1: Q-values of the state, `[A]`.
+      a_tm1: action taken, `[]` integer.
+      eta: Boltzmann parameter of the policy.
+      zeta: power that keeps weights from vanishing; 0 weighs all samples alike.
+
+    Returns:
+      A weight in (0, 1], `[]`.
+    """
+    # exp(zeta log pi) and not pi ** zeta: the gradient of the latter is infinite where pi underflows.
+    return jnp.exp(zeta * expert_log_likelihood(q_tm1, a_tm1, eta=eta))
