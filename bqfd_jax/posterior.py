@@ -6,6 +6,8 @@ errs.  Seeing its action therefore says something about the Q-values, and how fa
 for it depends on how uncertain they still are.
 """
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -96,6 +98,29 @@ def expert_correction(
     probability = boltzmann_policy(q_tm1, eta=eta)[a_tm1]
     agrees = (a_tm1 == expert_a_tm1).astype(q_tm1.dtype)
     return eta * weight * (agrees - probability)
+
+
+def path_correction(
+    q: Array, a: Array, discount: Array, weight: Array, *, eta: float
+) -> Array:
+    """Expert corrections of the first K steps of an expert's path, as one n-step target holds them.
+
+    If every Bellman target on the way holds its own correction `c_k`, unrolling the recursion
+    leaves `sum_k discount_k c_k`, where `discount_k` is the product of the discounts before step k.
+
+    Args:
+      q: Q-values of the K states, `[K, A]`.
+      a: the expert's actions, `[K]` integer.
+      discount: what each step's correction is worth, `[K]`; 0 past the episode's end.
+      weight: variances, `[K]`.
+      eta: Boltzmann parameter of the expert.
+
+    Returns:
+      The correction of the n-step target, `[]`.
+    """
+    chex.assert_rank([q, a, discount, weight], [2, 1, 1, 1])
+    corrections = jax.vmap(functools.partial(expert_correction, eta=eta))(q, a, a, weight)
+    return jnp.sum(discount * corrections)
 
 
 def off_policy_weight(q_tm1: Array, a_tm1: Array, *, eta: float, zeta: float) -> Array:

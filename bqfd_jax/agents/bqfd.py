@@ -1,0 +1,104 @@
+"""Bayesian Q-learning from demonstrations: the paper's Algorithm 3."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from bqfd_jax import exploration, losses, posterior
+from bqfd_jax.agents import acting, learner, td
+from bqfd_jax.agents.config import BqfdConfig
+from bqfd_jax.networks import Network
+from bqfd_jax.replay import Replay
+from bqfd_jax.types import Array, Batch, LossOutput, Params
+
+
+def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
+    """Double Q-learning whose targets hold the expert correction for demonstration samples."""
+    visit_weight = functools.partial(
+        posterior.visit_weight,
+        beta=config.beta,
+        variance=config.variance,
+        noise_ratio=config.noise_ratio,
+    )
+    correct = jax.vmap(functools.partial(posterior.path_correction, eta=config.eta))
+    log_probability = functools.partial(posterior.expert_log_likelihood, eta=config.eta)
+
+    def path_q(params: Params, batch: Batch, q_tm1: Array) -> Array:
+        """Q-values of the path's K states, `[B, K, A]`."""
+        K = config.correction_steps
+        if K == 1:
+            return q_tm1[:, None]
+        later = batch.path_observation.reshape(-1, *batch.observation.shape[1:])
+        later_q = network.apply(params, later).reshape(-1, K - 1, q_tm1.shape[-1])
+        return jnp.concatenate([q_tm1[:, None], later_q], axis=1)
+
+    def loss(params: Params, target_params: Params, batch: Batch) -> tuple[Array, LossOutput]:
+        q_tm1 = network.apply(params, batch.observation)
+        q_path = path_q(params, batch, q_tm1)
+        weight_path = visit_weight(batch.path_visit_count)
+        if config.stop_correction_gradient:
+            q_path = jax.lax.stop_gradient(q_path)
+
+        policy_q = q_path
+        if config.weight_from_target:
+            policy_q = path_q(
+                target_params, batch, network.apply(target_params, batch.observation)
+            )
+        # [B, K]; beyond the episode's end the path has no more choices to explain.
+        log_p = jax.vmap(jax.vmap(log_probability))(policy_q, batch.path_action)
+        log_p = jax.lax.stop_gradient(jnp.where(batch.path_discount > 0, log_p, 0.0))
+
+        total, td_errors = 0.0, []
+        for look in td.lookaheads(network.apply, params, target_params, batch, config):
+            steps, zeta = 1, config.zeta
+            if look.n_step and config.correction_steps > 1:
+                steps, zeta = config.correction_steps, config.n_step_zeta
+            td_error = jax.vmap(losses.double_q_td_error)(
+                q_tm1, batch.action, look.reward, look.discount, look.q_value, look.q_selector
+            )
+            correction = correct(
+                q_path[:, :steps],
+                batch.path_action[:, :steps],
+                batch.path_discount[:, :steps],
+                weight_path[:, :steps],
+            )
+            td_error += jnp.where(batch.is_expert, correction, 0.0)
+            off_policy = jnp.exp(zeta * jnp.sum(log_p[:, :steps], axis=1))
+            off_policy = jnp.where(batch.is_expert, off_policy, 1.0)
+            error_loss = td.td_loss(td_error, huber_delta=config.huber_delta)
+            total += look.weight * off_policy * error_loss
+            td_errors.append(td_error)
+
+        num_experts = jnp.maximum(jnp.sum(batch.is_expert), 1)
+        expert_weights = jnp.where(batch.is_expert, weight_path[:, 0], 0.0)
+        metrics = {
+            "mean_q": jnp.mean(q_tm1),
+            "visit_weight": jnp.sum(expert_weights) / num_experts,
+        }
+        output = LossOutput(td_error=td_errors[0], metrics=metrics)
+        return jnp.mean(batch.importance_weight * total), output
+
+    return loss
+
+
+def make_agent(network: Network, replay: Replay, config: BqfdConfig) -> learner.Agent:
+    """BQfD on `network`, learning from `replay`."""
+    demo_factor = exploration.linear_schedule(
+        (config.demo_priority_decay_start, config.demo_priority_decay_end),
+        (config.demo_priority_start, config.demo_priority_end),
+    )
+
+    def priority(td_size: Array, is_expert: Array, step: Array) -> Array:
+        factor = jnp.where(is_expert, demo_factor(step), 1.0)
+        return factor * (td_size + config.priority_epsilon)
+
+    return learner.make_agent(
+        init_params=network.init,
+        act=acting.make_act(network.apply, config),
+        evaluate=network.apply,
+        loss=make_loss(network, config),
+        priority=priority,
+        replay=replay,
+        config=config,
+    )

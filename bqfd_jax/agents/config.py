@@ -1,0 +1,118 @@
+"""What can be set in an agent; every count is in agent steps or in updates, and says which."""
+
+import dataclasses
+from typing import Literal
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentConfig:
+    """What all agents share."""
+
+    learning_rate: float = 5e-4
+    """Adam's step size."""
+    adam_epsilon: float = 1e-8
+    """Adam's epsilon; 1.5e-4 is common for DQN on Atari."""
+    max_gradient_norm: float = 10.0
+    """Gradients longer than this are shortened to it."""
+    batch_size: int = 32
+    """Transitions per update."""
+    gamma: float = 0.99
+    """Discount per agent step."""
+    target_period: int = 1
+    """Updates between two moves of the target network."""
+    target_step_size: float = 0.05
+    """How far it moves towards the online network each time; 1 copies it."""
+    one_step_weight: float = 1.0
+    """Weight of the 1-step TD loss."""
+    n_step_weight: float = 0.0
+    """Weight of the n-step TD loss."""
+    n_step: int = 5
+    """n of the n-step TD loss, in agent steps."""
+    huber_delta: float = 0.0
+    """Where the TD loss turns from squared to linear; 0 keeps it squared everywhere."""
+    priority_exponent: float = 0.4
+    """PER's alpha: 0 draws uniformly, 1 in proportion to the TD error."""
+    importance_exponent: float = 0.4
+    """PER's beta: how far importance weights undo the prioritization."""
+    priority_epsilon: float = 1e-3
+    """Added to the TD error of every row to make its priority."""
+    exploration: Literal["epsilon", "ez"] = "epsilon"
+    """Random actions last one step (epsilon) or a zeta-distributed while (ez)."""
+    epsilon_start: float = 0.0
+    """Probability of a random action at first."""
+    epsilon_end: float = 0.0
+    """Probability of a random action at last."""
+    epsilon_decay_start: int = 0
+    """Agent step at which epsilon begins to fall."""
+    epsilon_decay_end: int = 1
+    """Agent step at which it has reached its end."""
+    ez_exponent: float = 2.0
+    """ez-greedy: lengths n of random actions follow n ** -exponent."""
+    ez_max_repeat: int = 100
+    """ez-greedy: longest random action, in agent steps."""
+    pretrain_updates: int = 0
+    """Updates on demonstrations alone before the first agent step."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PddDqnConfig(AgentConfig):
+    """Prioritized dueling double DQN; demonstrations are rows like any other."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DqfdConfig(AgentConfig):
+    """Deep Q-learning from demonstrations."""
+
+    n_step_weight: float = 1.0
+    margin: float = 0.8
+    """By how much the demonstrated action should lead."""
+    margin_weight: float = 1.0
+    """Weight of the margin loss."""
+    l2_weight: float = 1e-5
+    """Weight of the sum of squared parameters."""
+    demo_priority_bonus: float = 1.0
+    """Added to the TD error of a demonstration row to make its priority."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BqfdConfig(AgentConfig):
+    """Bayesian Q-learning from demonstrations."""
+
+    eta: float = 3.0
+    """How sharply the expert is taken to prefer better actions."""
+    variance: float = 0.6
+    """Prior variance of a Q-value: how much the expert is listened to at first."""
+    beta: float = 4.0
+    """Pseudo-count of the prior: how many visits the expert is listened to."""
+    noise_ratio: float = 4.0
+    """Variance of a TD target as a multiple of the prior's."""
+    zeta: float = 0.2
+    """Power of the off-policy weight of demonstration samples; 0 weighs all alike."""
+    weight_from_target: bool = True
+    """Take the off-policy weight's probabilities from the target network, not the online one."""
+    stop_correction_gradient: bool = True
+    """Treat the correction as the constant it is in a target."""
+    correction_steps: int = 1
+    """Steps of the n-step target that hold a correction."""
+    n_step_zeta: float = 0.1
+    """Power of the n-step loss's off-policy weight if `correction_steps` exceeds 1."""
+    demo_priority_start: float = 1.0
+    """Factor of a demonstration row's priority at first."""
+    demo_priority_end: float = 1.0
+    """Factor of a demonstration row's priority at last."""
+    demo_priority_decay_start: int = 0
+    """Agent step at which the factor begins to move."""
+    demo_priority_decay_end: int = 1
+    """Agent step at which it has reached its end."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BootstrappedConfig(AgentConfig):
+    """Bootstrapped DQN: an episode follows one of many networks."""
+
+    ensemble_size: int = 20
+    """Networks."""
+    mask_probability: float = 0.5
+    """Share of the rows that each network learns from."""
+    prior_scale: float = 0.0
+    """Scale of a fixed random network added to each; bsuite uses 5."""

@@ -1,0 +1,59 @@
+"""What the agents' losses have in common: looking 1 and n steps ahead of a batch."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import rlax
+
+from bqfd_jax.agents.config import AgentConfig
+from bqfd_jax.types import Array, Batch, Params
+
+Apply = Callable[[Params, Array], Array]  # observation [B, ...] -> Q-values [B, ..., A]
+
+
+class Lookahead(NamedTuple):
+    """What a TD target is made of, 1 step or n steps on."""
+
+    n_step: bool
+    weight: float  # of its TD loss
+    reward: Array  # [B]
+    discount: Array  # [B]
+    q_value: Array  # [B, ..., A], target network
+    q_selector: Array  # [B, ..., A], online network
+
+
+def lookaheads(
+    apply: Apply, params: Params, target_params: Params, batch: Batch, config: AgentConfig
+) -> list[Lookahead]:
+    """The lookaheads that have weight; each network is called once for all of them."""
+    n_steps = [n for n in (False, True) if _weight(config, n) > 0]
+    observation = jnp.concatenate(
+        [batch.n_step_observation if n else batch.next_observation for n in n_steps]
+    )
+    # Targets are constants: stopping here spares the backward pass as well.
+    q_selectors = jnp.split(apply(jax.lax.stop_gradient(params), observation), len(n_steps))
+    q_values = jnp.split(apply(target_params, observation), len(n_steps))
+    return [
+        Lookahead(
+            n_step=n,
+            weight=_weight(config, n),
+            reward=batch.n_step_return if n else batch.reward,
+            discount=batch.n_step_discount if n else batch.discount,
+            q_value=q_value,
+            q_selector=q_selector,
+        )
+        for n, q_value, q_selector in zip(n_steps, q_values, q_selectors, strict=True)
+    ]
+
+
+def td_loss(td_error: Array, *, huber_delta: float) -> Array:
+    """Half the squared error, or its Huber form; elementwise."""
+    if huber_delta > 0:
+        return rlax.huber_loss(td_error, huber_delta)
+    return 0.5 * jnp.square(td_error)
+
+
+def _weight(config: AgentConfig, n_step: bool) -> float:
+    return config.n_step_weight if n_step else config.one_step_weight

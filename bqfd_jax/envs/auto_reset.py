@@ -1,0 +1,39 @@
+"""Episodes back to back, for environments whose raw step never resets itself."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bqfd_jax.types import Array, Environment, EnvStep
+
+AutoResetStep = Callable[[Any, Any, Array, Array], tuple[Any, EnvStep, Array]]
+
+
+def auto_reset(env: Environment) -> AutoResetStep:
+    """Wraps the raw step so that an episode that ended is followed by a new one.
+
+    What was learnt from the step and where acting goes on are returned apart: the `EnvStep` always
+    holds the real last observation, from which a truncated episode must bootstrap.
+
+    Args:
+      env: any jnp environment.
+
+    Returns:
+      `step(params, state, action, key) -> (state, env_step, next_observation)`.  If the step ended
+      the episode, by termination or truncation, `state` and `next_observation` are those of a
+      fresh reset; otherwise they are the raw step's.  The key is consumed.
+    """
+
+    def step(params: Any, state: Any, action: Array, key: Array) -> tuple[Any, EnvStep, Array]:
+        step_key, reset_key = jax.random.split(key)
+        state, env_step = env.step(params, state, action, step_key)
+        fresh = env.reset(params, reset_key)
+        ended = env_step.terminated | env_step.truncated
+        state, next_observation = jax.tree.map(
+            lambda new, old: jnp.where(ended, new, old), fresh, (state, env_step.observation)
+        )
+        return state, env_step, next_observation
+
+    return step

@@ -1,0 +1,352 @@
+"""DeepSea: an N x N grid that the agent falls through, one row a step, moving left or right.
+
+Right moves cost a little and only the path that never goes left reaches the bottom-right corner,
+so that the one large reward is found by luck with probability 2^-N.  Two variants:
+
+  * the paper's (`treasure`, `bomb`): the corner pays +1 or -1 INSTEAD of the move's cost and
+    action 1 is right everywhere;
+  * bsuite's (`bsuite`): the corner pays +1 ON TOP of the move's cost, the meaning of the actions
+    may differ from cell to cell, and optionally right moves slip and corners pay noisily.
+
+Osband, Van Roy, Russo, Wen: "Deep Exploration via Randomized Value Functions" (2019).
+
+The corner pays for moving right in the last COLUMN, whatever the row, as in bsuite.  From the
+start only its bottom cell can be reached (a column never exceeds its row), so this shows nowhere
+but in the entries of `optimal_q` that no episode visits.
+"""
+
+from collections.abc import Callable, Sequence
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bqfd_jax.types import Array, Environment, EnvStep, Row
+
+
+@chex.dataclass(frozen=True)
+class Params:
+    """What may vary under vmap, or between calls of one compiled function."""
+
+    corner_reward: Array  # [] float32, for moving right in the last column
+    move_cost: Array  # [] float32, of one right move; subtracted, slipped or not
+    corner_pays_move_cost: Array  # [] bool, False: the corner's reward replaces the cost
+    right_action: Array  # [N, N] int32, which action (0 or 1) means right in that cell
+    slip_probability: Array  # [] float32, a right move goes straight down instead
+    corner_noise: Array  # [] float32, standard deviation, paid in both bottom corners
+
+
+@chex.dataclass(frozen=True)
+class State:
+    """Where the agent is."""
+
+    row: Array  # [] int32, 0 .. N; N is below the grid, the episode is over
+    column: Array  # [] int32, 0 .. N-1
+
+
+Rule = Callable[[Array, Params, Array], Array]  # (frame [2], params, key) -> action [] int32
+
+
+def treasure(size: int) -> Params:
+    """The paper's DeepSea with +1 in the corner: the path all the way right is the best one.
+
+    Args:
+      size: number N of rows and columns.
+
+    Returns:
+      Parameters for `make(size)`.
+    """
+    return _paper(size, corner_reward=1.0)
+
+
+def bomb(size: int) -> Params:
+    """The paper's DeepSea with -1 in the corner: an expert who goes right all the way misleads.
+
+    Args:
+      size: number N of rows and columns.
+
+    Returns:
+      Parameters for `make(size)`.
+    """
+    return _paper(size, corner_reward=-1.0)
+
+
+def bsuite(
+    size: int,
+    *,
+    right_action: Array | None = None,
+    stochastic: bool = False,
+    unscaled_move_cost: float = 0.01,
+) -> Params:
+    """DeepSea by the rules of `bsuite.environments.deep_sea`.
+
+    Args:
+      size: number N of rows and columns.
+      right_action: which action, 0 or 1, means right in each cell, `[N, N]`; bsuite draws it from
+        fair coins.  None: action 1 everywhere.
+      stochastic: right moves slip with probability 1/N (and cost all the same), and any action in
+        a bottom corner, left or right, adds N(0, 1) to its reward.
+      unscaled_move_cost: cost of N right moves.
+
+    Returns:
+      Parameters for `make(size)`.
+    """
+    _check_size(size)
+    if right_action is None:
+        right_action = jnp.ones((size, size), jnp.int32)
+    _check_table(right_action, size)
+    _check_actions(right_action)
+    return Params(
+        corner_reward=jnp.float32(1.0),
+        move_cost=jnp.float32(unscaled_move_cost / size),
+        corner_pays_move_cost=jnp.bool_(True),
+        right_action=jnp.asarray(right_action, jnp.int32),
+        slip_probability=jnp.float32(1 / size if stochastic else 0.0),
+        corner_noise=jnp.float32(1.0 if stochastic else 0.0),
+    )
+
+
+def make(size: int) -> Environment:
+    """The environment for grids of one size; which DeepSea it is, `Params` says.
+
+    An observation is the position `(row, column)`, `[2]` int32; after the last step it is
+    `(N, column)`, below the grid.  The step never resets.  Stepping on after the end stays there,
+    still terminated and with reward 0.
+
+    Args:
+      size: number N of rows and columns, at least 2.
+
+    Returns:
+      Pure functions that jit and vmap.  `reset` ignores its key; `step` consumes it.
+    """
+    _check_size(size)
+
+    def reset(params: Params, key: Array) -> tuple[State, Array]:
+        del key
+        _check_table(params.right_action, size)
+        state = State(row=jnp.int32(0), column=jnp.int32(0))
+        return state, _observe(state)
+
+    def step(params: Params, state: State, action: Array, key: Array) -> tuple[State, EnvStep]:
+        _check_table(params.right_action, size)
+        chex.assert_rank([state.row, state.column, action], 0)
+        slip_key, noise_key = jax.random.split(key)
+        row, column = state.row, state.column
+        running = row < size
+        goes_right = action == params.right_action[row, column]
+
+        at_bottom_corner = (row == size - 1) & ((column == 0) | (column == size - 1))
+        noise = params.corner_noise * jax.random.normal(noise_key)
+        reward = jnp.where(goes_right, _right_reward(params, column, size), 0.0)
+        reward = reward + jnp.where(at_bottom_corner, noise, 0.0)
+
+        slips = jax.random.uniform(slip_key) < params.slip_probability
+        # A slipped move keeps its column; it does not drift left.
+        shift = jnp.where(goes_right, jnp.where(slips, 0, 1), -1)
+        next_column = jnp.clip(column + shift, 0, size - 1)
+
+        state = State(
+            row=jnp.where(running, row + 1, row),
+            column=jnp.where(running, next_column, column),
+        )
+        return state, EnvStep(
+            observation=_observe(state),
+            reward=jnp.where(running, reward, 0.0),
+            terminated=state.row >= size,
+            truncated=jnp.bool_(False),
+        )
+
+    return Environment(
+        reset=reset, step=step, frame_shape=(2,), frame_dtype=jnp.int32, num_actions=2
+    )
+
+
+def encode_position(size: int) -> Callable[[Array], Array]:
+    """Features for networks: row and column, each scaled so that the grid spans [-1, 1].
+
+    Args:
+      size: number N of rows and columns.
+
+    Returns:
+      A function of frames, `[..., 2]` integer, to `[..., 2]` float32.  The position below the grid
+      is scaled alike and so lies one row beyond 1.
+    """
+    _check_size(size)
+
+    def encode(frame: Array) -> Array:
+        return 2.0 * jnp.asarray(frame, jnp.float32) / (size - 1) - 1.0
+
+    return encode
+
+
+def encode_one_hot(size: int) -> Callable[[Array], Array]:
+    """Features for networks: bsuite's observation, one of N*N cells, flattened row by row.
+
+    Args:
+      size: number N of rows and columns.
+
+    Returns:
+      A function of frames, `[..., 2]` integer, to `[..., N * N]` float32, all zeros for the
+      position below the grid.
+    """
+    _check_size(size)
+
+    def encode(frame: Array) -> Array:
+        frame = jnp.asarray(frame)
+        # Row N gives indices of N * N and above, for which one_hot returns zeros.
+        return jax.nn.one_hot(frame[..., 0] * size + frame[..., 1], size * size, dtype=jnp.float32)
+
+    return encode
+
+
+def always_right(frame: Array, params: Params, key: Array) -> Array:
+    """The rule that heads for the corner: the paper's expert, be there a treasure or a bomb."""
+    del key
+    return params.right_action[frame[0], frame[1]]
+
+
+def always_left(frame: Array, params: Params, key: Array) -> Array:
+    """The rule that stays at the left edge and pays nothing."""
+    del key
+    return 1 - params.right_action[frame[0], frame[1]]
+
+
+def demonstrate(
+    env: Environment, params: Params, rule: Rule, key: Array, *, size: int, gamma: float
+) -> Row:
+    """One whole episode of an action rule, as rows for a replay.
+
+    Args:
+      env: `make(size)`.
+      params: which DeepSea.
+      rule: `(frame, params, key) -> action`, e.g. `always_right`.
+      key: random key; it is consumed.
+      size: number N of rows, and so of steps.
+      gamma: discount of every step but the last, whose discount is 0.
+
+    Returns:
+      Rows of shape `[N]`; none has `is_last` set, as the last one's discount is 0.
+    """
+    reset_key, scan_key = jax.random.split(key)
+    start = env.reset(params, reset_key)
+
+    def advance(carry: tuple[State, Array], step_key: Array) -> tuple[tuple[State, Array], Row]:
+        state, frame = carry
+        rule_key, env_key = jax.random.split(step_key)
+        action = jnp.asarray(rule(frame, params, rule_key), jnp.int32)
+        state, env_step = env.step(params, state, action, env_key)
+        row = Row(
+            frame=frame,
+            action=action,
+            reward=env_step.reward,
+            discount=jnp.where(env_step.terminated, 0.0, jnp.float32(gamma)),
+            is_first=frame[0] == 0,
+            is_last=jnp.bool_(False),
+        )
+        return (state, env_step.observation), row
+
+    _, rows = jax.lax.scan(advance, start, jax.random.split(scan_key, size))
+    return rows
+
+
+def concatenate(trajectories: Sequence[Row]) -> Row:
+    """Joins trajectories one after the other along their leading axis.
+
+    Args:
+      trajectories: at least one `Row`, each with a leading time axis.
+
+    Returns:
+      One `Row` as long as all of them together.
+    """
+    if not trajectories:
+        raise ValueError(
+            "trajectories is empty, expected at least one Row: pass what `demonstrate` returns."
+        )
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trajectories)
+
+
+def optimal_q(params: Params, size: int, *, gamma: float) -> Array:
+    """Optimal action values of every cell, by exact backward induction over the rows.
+
+    With deterministic dynamics these are the best returns themselves; with slips they are
+    expectations over them.  Noise in the corners has mean 0 and does not enter.
+
+    Args:
+      params: which DeepSea.
+      size: number N of rows and columns.
+      gamma: discount.
+
+    Returns:
+      Values indexed by row, column and action id, `[N, N, 2]` float32.  Columns beyond the row
+      cannot be reached from the start.
+    """
+    _check_size(size)
+    _check_table(params.right_action, size)
+    column = jnp.arange(size)
+    to_left = jnp.maximum(column - 1, 0)
+    to_right = jnp.minimum(column + 1, size - 1)
+    right_reward = _right_reward(params, column, size)
+
+    def backup(value_below: Array, right_action: Array) -> tuple[Array, Array]:
+        slip = params.slip_probability
+        left = gamma * value_below[to_left]
+        right = right_reward + gamma * (
+            (1.0 - slip) * value_below[to_right] + slip * value_below[column]
+        )
+        means_right = right_action[:, None] == jnp.arange(2)[None, :]
+        q = jnp.where(means_right, right[:, None], left[:, None])
+        return jnp.max(q, axis=1), q
+
+    below_the_grid = jnp.zeros((size,), jnp.float32)
+    _, q = jax.lax.scan(backup, below_the_grid, params.right_action, reverse=True)
+    return q
+
+
+def optimal_return(params: Params, size: int) -> Array:
+    """The best undiscounted return from the start, `[]` float32; see `optimal_q`."""
+    return jnp.max(optimal_q(params, size, gamma=1.0)[0, 0])
+
+
+def _paper(size: int, *, corner_reward: float) -> Params:
+    return bsuite(size).replace(
+        corner_reward=jnp.float32(corner_reward), corner_pays_move_cost=jnp.bool_(False)
+    )
+
+
+def _observe(state: State) -> Array:
+    return jnp.stack([state.row, state.column])
+
+
+def _right_reward(params: Params, column: Array, size: int) -> Array:
+    """Reward of a right move from `column`, without noise; shaped like `column`."""
+    corner_cost = jnp.where(params.corner_pays_move_cost, params.move_cost, 0.0)
+    return jnp.where(column == size - 1, params.corner_reward - corner_cost, -params.move_cost)
+
+
+def _check_size(size: int) -> None:
+    if size < 2:
+        raise ValueError(
+            f"size is {size}, expected at least 2: on fewer columns the start is the corner. "
+            "Choose a larger grid."
+        )
+
+
+def _check_table(right_action: Array, size: int) -> None:
+    if jnp.shape(right_action) != (size, size):
+        raise ValueError(
+            f"right_action has shape {jnp.shape(right_action)}, expected ({size}, {size}): "
+            "use the same size for the parameters and the environment."
+        )
+
+
+def _check_actions(right_action: Array) -> None:
+    # Under vmap or jit the values are not known yet.
+    if isinstance(right_action, jax.core.Tracer):
+        return
+    actions = np.unique(np.asarray(right_action))
+    if not np.isin(actions, (0, 1)).all():
+        raise ValueError(
+            f"right_action holds {actions.tolist()}, expected only 0 and 1: "
+            "give for each cell the id of the action that moves right."
+        )

@@ -1,0 +1,97 @@
+"""Rows to transitions: frame stacks and n-step returns gathered from single observations.
+
+All rows live in one array.  Demonstrations take `[0, E)`; each environment lane then owns a ring
+of `rows_per_lane`.  A neighbour is looked up within its own region, and nothing is ever read
+across the beginning or the end of an episode.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from bqfd_jax.types import Array, Row
+
+
+class Layout(NamedTuple):
+    """Where rows lie; all static."""
+
+    num_demo_rows: int
+    num_lanes: int
+    rows_per_lane: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in all."""
+        return self.num_demo_rows + self.num_lanes * self.rows_per_lane
+
+
+class Walk(NamedTuple):
+    """A path of up to n steps from a row; entry k describes the moment after k steps."""
+
+    index: Array  # [n + 1, B] int32, the row reached; stays where the episode ended
+    n_step_return: Array  # [n + 1, B] float32, rewards on the way, discounted
+    discount: Array  # [n + 1, B] float32, product of discounts on the way
+    alive: Array  # [n + 1, B] bool, row k really lies k steps on in the same episode
+
+
+def lane_index(layout: Layout, position: Array) -> Array:
+    """Row of ring position `position` (`[]`) in every lane, `[L]` int32."""
+    lanes = jnp.arange(layout.num_lanes, dtype=jnp.int32) * layout.rows_per_lane
+    return layout.num_demo_rows + lanes + position
+
+
+def neighbour(layout: Layout, index: Array, offset: int) -> Array:
+    """Row `offset` steps after `index` in its own region, which closes on itself."""
+    E, M = layout.num_demo_rows, layout.rows_per_lane
+    in_lane = jnp.maximum(index - E, 0)
+    lane_row = E + in_lane - in_lane % M + (in_lane % M + offset) % M
+    if E == 0:
+        return lane_row
+    return jnp.where(index < E, (index + offset) % E, lane_row)
+
+
+def stack_index(rows: Row, layout: Layout, index: Array, stack: int) -> Array:
+    """Rows of the `stack` frames that end at `index` (`[B]`), oldest first, `[B, stack]`.
+
+    Before an episode's first frame that frame is repeated.
+    """
+    stacked = [index]
+    for _ in range(stack - 1):
+        oldest = stacked[0]
+        before = neighbour(layout, oldest, -1)
+        stacked.insert(0, jnp.where(rows.is_first[oldest], oldest, before))
+    return jnp.stack(stacked, axis=-1)
+
+
+def walk(rows: Row, layout: Layout, index: Array, steps: int) -> Walk:
+    """Follows the transitions from `index` (`[B]`) for `steps`, or to the end of the episode."""
+    at = index
+    n_step_return = jnp.zeros(index.shape, jnp.float32)
+    discount = jnp.ones(index.shape, jnp.float32)
+    alive = jnp.ones(index.shape, bool)
+    path = [(at, n_step_return, discount, alive)]
+    for _ in range(steps):
+        moves = alive & ~rows.is_last[at]
+        n_step_return += jnp.where(moves, discount * rows.reward[at], 0.0)
+        discount *= jnp.where(moves, rows.discount[at], 1.0)
+        following = neighbour(layout, at, 1)
+        alive = moves & ~rows.is_first[following]
+        at = jnp.where(alive, following, at)
+        path.append((at, n_step_return, discount, alive))
+    return Walk(*(jnp.stack(field) for field in zip(*path, strict=True)))
+
+
+def push_frame(stack: Array, frame: Array, is_first: Array) -> Array:
+    """The stack an actor sees next; the same frames that `stack_index` gathers for that row.
+
+    Args:
+      stack: frames seen so far, oldest first, `[L, S, *frame_shape]`.
+      frame: the newest, `[L, *frame_shape]`.
+      is_first: whether it begins an episode, `[L]` bool.
+
+    Returns:
+      The new stack, shaped like `stack`.
+    """
+    pushed = jnp.concatenate([stack[:, 1:], frame[:, None]], axis=1)
+    repeated = jnp.broadcast_to(frame[:, None], stack.shape)
+    return jnp.where(is_first.reshape(-1, *[1] * (stack.ndim - 1)), repeated, pushed)
