@@ -1,0 +1,52 @@
+"""bqfd-jax: learning Q-values from imperfect demonstrations.
+
+The public names.  Functions of `posterior`, `losses` and `exploration` take one example: vmap them.
+"""
+
+from bqfd_jax.agents import (
+    Agent,
+    AgentConfig,
+    BootstrappedConfig,
+    BqfdConfig,
+    DqfdConfig,
+    PddDqnConfig,
+    make_agent,
+    make_bootstrapped,
+    make_bqfd,
+    make_dqfd,
+    make_pdd_dqn,
+)
+from bqfd_jax.checkpoint import Checkpointer, CheckpointError
+from bqfd_jax.exploration import (
+    EzGreedyState,
+    atari_epsilon_schedule,
+    epsilon_greedy,
+    ez_greedy,
+    ez_greedy_init,
+    greedy,
+    linear_schedule,
+)
+from bqfd_jax.losses import (
+    bqfd_td_error,
+    double_q_td_error,
+    large_margin_loss,
+    n_step_double_q_td_error,
+    n_step_return,
+)
+from bqfd_jax.metrics import MetricsWriter, read_jsonl, write_json_atomic
+from bqfd_jax.networks import Network, atari_network, deep_sea_network, ensemble, from_flax
+from bqfd_jax.posterior import (
+    boltzmann_policy,
+    expert_correction,
+    expert_log_likelihood,
+    off_policy_weight,
+    path_correction,
+    visit_weight,
+)
+from bqfd_jax.replay import Replay, ReplayState, check_demonstrations, make_replay
+from bqfd_jax.training.on_device import Trainer, TrainState, make_trainer, over_runs
+from bqfd_jax.types import Batch, Environment, EnvStep, LearnerState, LossOutput, Row
+
+__version__ = "0.1.0"
+
+__all__ = [name for name in dir() if not name.startswith("_")]

@@ -3,6 +3,7 @@
 Functions take one state's Q-values; the caller vmaps.  Keys are consumed.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import chex
@@ -100,7 +101,7 @@ def linear_schedule(steps: Sequence[int], values: Sequence[float]) -> Callable[[
     """
     if len(steps) != len(values) or not steps:
         raise ValueError(f"{len(steps)} steps need as many values, got {len(values)}")
-    if any(later <= earlier for earlier, later in zip(steps, steps[1:], strict=False)):
+    if any(later <= earlier for earlier, later in itertools.pairwise(steps)):
         raise ValueError(f"the steps of a schedule must increase, got {list(steps)}")
     points, heights = np.asarray(steps, np.float32), np.asarray(values, np.float32)
     return lambda step: jnp.interp(jnp.asarray(step, jnp.float32), points, heights)

@@ -63,8 +63,10 @@ class DuelingHead(nn.Module):
     @nn.compact
     def __call__(self, features: Array) -> Array:  # noqa: D102
         x = scale_gradient(features, self.torso_gradient_scale)
-        value = nn.Dense(1)(nn.relu(nn.Dense(self.hidden)(x)))
-        advantage = nn.Dense(self.num_actions)(nn.relu(nn.Dense(self.hidden)(x)))
+        # One wide layer is two streams side by side, and one matrix product instead of two.
+        streams = nn.relu(nn.Dense(2 * self.hidden, name="streams")(x))
+        value = nn.Dense(1, name="value")(streams[..., : self.hidden])
+        advantage = nn.Dense(self.num_actions, name="advantage")(streams[..., self.hidden :])
         return value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
 
 

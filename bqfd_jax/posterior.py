@@ -49,9 +49,7 @@ def expert_log_likelihood(q: Array, expert_a: Array, *, eta: float) -> Array:
     return jax.nn.log_softmax(eta * q)[expert_a]
 
 
-def visit_weight(
-    count: Array, *, beta: float, variance: float, noise_ratio: float = 4.0
-) -> Array:
+def visit_weight(count: Array, *, beta: float, variance: float, noise_ratio: float = 4.0) -> Array:
     """Approximate posterior variance of a Q-value after `count` updates (Algorithm 2's `w_n`).
 
     With step sizes `1 / (beta + k)` the estimate after n updates is
@@ -100,9 +98,7 @@ def expert_correction(
     return eta * weight * (agrees - probability)
 
 
-def path_correction(
-    q: Array, a: Array, discount: Array, weight: Array, *, eta: float
-) -> Array:
+def path_correction(q: Array, a: Array, discount: Array, weight: Array, *, eta: float) -> Array:
     """Expert corrections of the first K steps of an expert's path, as one n-step target holds them.
 
     If every Bellman target on the way holds its own correction `c_k`, unrolling the recursion
@@ -135,5 +131,5 @@ def off_policy_weight(q_tm1: Array, a_tm1: Array, *, eta: float, zeta: float) ->
     Returns:
       A weight in (0, 1], `[]`.
     """
-    # exp(zeta log pi) and not pi ** zeta: the gradient of the latter is infinite where pi underflows.
+    # Not pi ** zeta, whose gradient is infinite where pi underflows.
     return jnp.exp(zeta * expert_log_likelihood(q_tm1, a_tm1, eta=eta))

@@ -1,0 +1,1 @@
+"""One module per experiment: parse the options, call the library, write the run folder."""

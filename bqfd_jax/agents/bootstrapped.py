@@ -25,9 +25,7 @@ def bootstrap_mask(index: Array, *, size: int, probability: float) -> Array:
 def make_loss(members: Network, config: BootstrappedConfig) -> learner.Loss:
     """Each member's own double Q-learning loss on its share of the batch."""
     # over members, then over the batch
-    td_error_of = jax.vmap(
-        jax.vmap(losses.double_q_td_error, in_axes=(0, None, None, None, 0, 0))
-    )
+    td_error_of = jax.vmap(jax.vmap(losses.double_q_td_error, in_axes=(0, None, None, None, 0, 0)))
 
     def loss(params: Params, target_params: Params, batch: Batch) -> tuple[Array, LossOutput]:
         q_tm1 = members.apply(params, batch.observation)  # [B, K, A]

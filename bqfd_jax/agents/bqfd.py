@@ -1,6 +1,7 @@
 """Bayesian Q-learning from demonstrations: the paper's Algorithm 3."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -9,18 +10,13 @@ from bqfd_jax import exploration, losses, posterior
 from bqfd_jax.agents import acting, learner, td
 from bqfd_jax.agents.config import BqfdConfig
 from bqfd_jax.networks import Network
-from bqfd_jax.replay import Replay
+from bqfd_jax.replay import Replay, ReplayState
 from bqfd_jax.types import Array, Batch, LossOutput, Params
 
 
 def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
     """Double Q-learning whose targets hold the expert correction for demonstration samples."""
-    visit_weight = functools.partial(
-        posterior.visit_weight,
-        beta=config.beta,
-        variance=config.variance,
-        noise_ratio=config.noise_ratio,
-    )
+    visit_weight = _visit_weight(config)
     correct = jax.vmap(functools.partial(posterior.path_correction, eta=config.eta))
     log_probability = functools.partial(posterior.expert_log_likelihood, eta=config.eta)
 
@@ -42,9 +38,7 @@ def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
 
         policy_q = q_path
         if config.weight_from_target:
-            policy_q = path_q(
-                target_params, batch, network.apply(target_params, batch.observation)
-            )
+            policy_q = path_q(target_params, batch, network.apply(target_params, batch.observation))
         # [B, K]; beyond the episode's end the path has no more choices to explain.
         log_p = jax.vmap(jax.vmap(log_probability))(policy_q, batch.path_action)
         log_p = jax.lax.stop_gradient(jnp.where(batch.path_discount > 0, log_p, 0.0))
@@ -70,13 +64,7 @@ def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
             total += look.weight * off_policy * error_loss
             td_errors.append(td_error)
 
-        num_experts = jnp.maximum(jnp.sum(batch.is_expert), 1)
-        expert_weights = jnp.where(batch.is_expert, weight_path[:, 0], 0.0)
-        metrics = {
-            "mean_q": jnp.mean(q_tm1),
-            "visit_weight": jnp.sum(expert_weights) / num_experts,
-        }
-        output = LossOutput(td_error=td_errors[0], metrics=metrics)
+        output = LossOutput(td_error=td_errors[0], metrics={"mean_q": jnp.mean(q_tm1)})
         return jnp.mean(batch.importance_weight * total), output
 
     return loss
@@ -93,6 +81,11 @@ def make_agent(network: Network, replay: Replay, config: BqfdConfig) -> learner.
         factor = jnp.where(is_expert, demo_factor(step), 1.0)
         return factor * (td_size + config.priority_epsilon)
 
+    def describe(replay_state: ReplayState) -> learner.Metrics:
+        weight = _visit_weight(config)(replay_state.visit_count)
+        starts = ~replay_state.rows.is_last[: weight.shape[0]]
+        return {"visit_weight": jnp.sum(weight * starts) / jnp.maximum(jnp.sum(starts), 1)}
+
     return learner.make_agent(
         init_params=network.init,
         act=acting.make_act(network.apply, config),
@@ -101,4 +94,14 @@ def make_agent(network: Network, replay: Replay, config: BqfdConfig) -> learner.
         priority=priority,
         replay=replay,
         config=config,
+        describe=describe,
+    )
+
+
+def _visit_weight(config: BqfdConfig) -> Callable[[Array], Array]:
+    return functools.partial(
+        posterior.visit_weight,
+        beta=config.beta,
+        variance=config.variance,
+        noise_ratio=config.noise_ratio,
     )

@@ -36,9 +36,7 @@ def make_agent(network: Network, replay: Replay, config: DqfdConfig) -> learner.
 
     def priority(td_size: Array, is_expert: Array, step: Array) -> Array:
         del step
-        return td_size + jnp.where(
-            is_expert, config.demo_priority_bonus, config.priority_epsilon
-        )
+        return td_size + jnp.where(is_expert, config.demo_priority_bonus, config.priority_epsilon)
 
     return learner.make_agent(
         init_params=network.init,

@@ -27,6 +27,7 @@ class Agent(NamedTuple):
     evaluate: Callable[[Params, Array], Array]  # observation [B, S, ...] -> Q-values [B, A]
     update: Callable[..., tuple[LearnerState, ReplayState, Metrics]]  # see `make_update`
     pretrain: Callable[..., tuple[LearnerState, ReplayState, Metrics]]  # the same signature
+    describe: Callable[[ReplayState], Metrics]  # what to log of the replay now and then
 
 
 def make_optimizer(config: AgentConfig) -> optax.GradientTransformation:
@@ -133,6 +134,7 @@ def make_agent(
     priority: Priority,
     replay: Replay,
     config: AgentConfig,
+    describe: Callable[[ReplayState], Metrics] = lambda replay_state: {},
 ) -> Agent:
     """Binds what is an agent's own to what all share."""
     optimizer = make_optimizer(config)
@@ -144,4 +146,5 @@ def make_agent(
         evaluate=evaluate,
         update=make_update(*parts),
         pretrain=make_update(*parts, pretraining=True),
+        describe=describe,
     )

@@ -1,0 +1,1 @@
+"""The worlds: DeepSea, and what all jnp environments share."""

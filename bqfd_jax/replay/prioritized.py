@@ -188,9 +188,7 @@ def make_replay(
             n_step_return=path.n_step_return[n_step],
             n_step_discount=path.discount[n_step],
             n_step_observation=observe(rows, path.index[n_step]),
-            path_observation=(
-                jnp.stack(later, axis=1) if later else observation[:, None][:, :0]
-            ),
+            path_observation=(jnp.stack(later, axis=1) if later else observation[:, None][:, :0]),
             path_action=rows.action[path.index[first]].T,
             path_discount=_path_discount(path, rows, path_steps).T,
             path_visit_count=visits.astype(jnp.float32).T,

@@ -1,0 +1,1 @@
+"""Loops that bring environments, replay and learner together."""

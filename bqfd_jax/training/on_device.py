@@ -47,7 +47,7 @@ class Trainer(NamedTuple):
     """Training as pure functions; each may be vmapped over keys and environment parameters."""
 
     init: Callable[..., TrainState]  # (key, env_params, demonstrations) -> state
-    pretrain: Callable[[TrainState], tuple[TrainState, dict[str, Array]]]  # one update
+    pretrain: Callable[..., tuple[TrainState, dict[str, Array]]]  # (state, num_updates)
     run: Callable[..., tuple[TrainState, Trace]]  # (state, env_params, num_iterations)
     steps_per_iteration: int  # agent steps, over all lanes
 
@@ -76,7 +76,7 @@ def make_trainer(
     Returns:
       A `Trainer`.  `run(state, env_params, num_iterations)` does `update_period` steps in every
       lane and then the updates, `num_iterations` times (a static number).  Without demonstrations
-      call `run(..., learn=False)` first, until more than n rows are there to learn from.
+      call `run(..., updates=False)` first, until more than n rows are there to learn from.
     """
     num_lanes = replay.layout.num_lanes
     reset_lanes = jax.vmap(env.reset, in_axes=(None, 0))
@@ -137,13 +137,13 @@ def make_trainer(
 
     def learn(state: TrainState, update: Callable[..., Any]) -> tuple[TrainState, dict]:
         key, update_key = jax.random.split(state.key)
-        learner, replay_state, metrics = update(
-            state.learner, state.replay, update_key, state.step
-        )
+        learner, replay_state, metrics = update(state.learner, state.replay, update_key, state.step)
         return state.replace(learner=learner, replay=replay_state, key=key), metrics
 
-    def pretrain(state: TrainState) -> tuple[TrainState, dict[str, Array]]:
-        return learn(state, agent.pretrain)
+    def pretrain(state: TrainState, num_updates: int) -> tuple[TrainState, dict[str, Array]]:
+        return jax.lax.scan(
+            lambda state, _: learn(state, agent.pretrain), state, length=num_updates
+        )
 
     def run(
         state: TrainState, env_params: Any, num_iterations: int, *, updates: bool = True
@@ -165,3 +165,25 @@ def make_trainer(
     return Trainer(
         init=init, pretrain=pretrain, run=run, steps_per_iteration=update_period * num_lanes
     )
+
+
+def over_runs(
+    function: Callable[..., Any], num_runs: int, *, donate_argnums: tuple[int, ...] = ()
+) -> Callable[..., Any]:
+    """Compiles `function` for many runs at once: vmapped, and spread over the devices.
+
+    Every argument and result has a leading axis of `num_runs`.  Runs never talk to each other, so
+    as many devices are used as divide their number.  To use several cores, make each a device:
+    `jax.config.update("jax_num_cpu_devices", n)` before anything else.
+    """
+    devices = jax.devices()
+    count = max(n for n in range(1, len(devices) + 1) if num_runs % n == 0)
+    runs = jax.sharding.PartitionSpec("runs")
+    mapped = jax.shard_map(
+        jax.vmap(function),
+        mesh=jax.sharding.Mesh(devices[:count], ("runs",)),
+        in_specs=runs,
+        out_specs=runs,
+        check_vma=False,
+    )
+    return jax.jit(mapped, donate_argnums=donate_argnums)

@@ -1,0 +1,187 @@
+"""What a run writes for people and plots: lines of JSON, JSON files, and a TensorBoard mirror.
+
+All of it is strict JSON: NaN and infinities become null, numpy and jax values become numbers and
+lists.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+
+class MetricsWriter:
+    """Writes one JSON object per line; each line has left the process when `write` returns.
+
+    A line cut short by a crash is dropped on opening, so the file always grows by whole rows.
+
+    Args:
+      path: the `.jsonl` file; its directory is made if need be.
+      position: continue after this many bytes, as `position()` gave them for a checkpoint, and
+        forget what was written later; 0 starts over.  None appends to what is there.
+      tensorboard_dir: where to mirror the numbers of rows that have a "step", by tensorboardX.
+
+    Raises:
+      ValueError: the file is shorter than `position`.
+      ImportError: `tensorboard_dir` is given and tensorboardX is not installed.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        position: int | None = None,
+        tensorboard_dir: str | os.PathLike[str] | None = None,
+    ):
+        self._path = Path(path)
+        self._tensorboard = None
+        summary_writer = None if tensorboard_dir is None else _summary_writer_class()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        size = self._path.stat().st_size if self._path.exists() else 0
+        if position is not None and position > size:
+            raise ValueError(
+                f"cannot continue {self._path} after byte {position}: it has only {size} bytes; "
+                "it is not the file that the checkpoint was made with, or it was cut off since"
+            )
+        # Unbuffered, so that a failed write leaves nothing behind to be written later.
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
+        self._position = _end_of_last_line(self._path, size if position is None else position)
+        self._file.truncate(self._position)
+        if summary_writer is not None:
+            self._tensorboard = summary_writer(
+                str(tensorboard_dir), purge_step=_step_after(self._path)
+            )
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Appends a row; if that fails, the file is as before."""
+        plain = _plain(row)
+        line = json.dumps(plain, allow_nan=False).encode() + b"\n"
+        try:
+            written = self._file.write(line)
+            if written != len(line):
+                raise OSError(f"{self._path}: only {written} of {len(line)} bytes were written")
+        except OSError:
+            self._file.truncate(self._position)
+            raise
+        self._position += len(line)
+        if self._tensorboard is not None and plain.get("step") is not None:
+            for name, value in plain.items():
+                if name != "step" and type(value) in (int, float):
+                    self._tensorboard.add_scalar(name, value, plain["step"])
+
+    def position(self) -> int:
+        """Bytes written so far, all of them on disk, for a checkpoint to remember."""
+        # Else a power cut could leave a checkpoint that remembers more than the file has.
+        os.fsync(self._file.fileno())
+        return self._position
+
+    def close(self) -> None:
+        """Closes the file and the mirror; safe to call twice."""
+        self._file.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+
+    def __enter__(self) -> "MetricsWriter":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Rows of a file by `MetricsWriter`, without a last line that was cut short.
+
+    Args:
+      path: the `.jsonl` file.
+
+    Returns:
+      The rows, in order.
+
+    Raises:
+      ValueError: a whole line is not JSON.
+    """
+    *lines, _ = Path(path).read_bytes().split(b"\n")
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number} is not JSON: {error}") from error
+    return rows
+
+
+def write_json_atomic(path: str | os.PathLike[str], obj: Any) -> None:
+    """Writes `obj` as JSON so that `path` holds either the old text or all of the new.
+
+    Args:
+      path: the file, in a directory that exists.
+      obj: dicts, lists, numbers, strings, and numpy or jax arrays.
+    """
+    path = Path(path)
+    text = json.dumps(_plain(obj), indent=2, allow_nan=False) + "\n"
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temporary, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _plain(value: Any, where: str = "the row") -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item, f"{where}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+            raise TypeError(f"{where} is a PRNG key, which JSON cannot hold")
+        return _plain(np.asarray(value).tolist(), where)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise TypeError(f"{where} is a {type(value).__name__}, which JSON cannot hold")
+
+
+def _end_of_last_line(path: Path, end: int) -> int:
+    """Bytes up to and with the last line break before `end`."""
+    with open(path, "rb") as file:
+        while end > 0:
+            start = max(0, end - 2**16)
+            file.seek(start)
+            found = file.read(end - start).rfind(b"\n")
+            if found >= 0:
+                return start + found + 1
+            end = start
+    return 0
+
+
+def _step_after(path: Path) -> int:
+    """The first step not in the file, from which TensorBoard is to forget an earlier attempt."""
+    steps = [row["step"] for row in read_jsonl(path) if row.get("step") is not None]
+    return int(steps[-1]) + 1 if steps else 0
+
+
+def _summary_writer_class() -> Any:
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as error:
+        raise ImportError(
+            "tensorboard_dir needs tensorboardX: pip install bqfd-jax[tensorboard]"
+        ) from error
+    return SummaryWriter

@@ -1,0 +1,105 @@
+"""Pictures of a run: each function draws one figure and writes it to a file, whole or not at all."""
+
+import itertools
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+
+
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
+    """Writes a figure under a temporary name, then renames it."""
+    path = Path(path)
+    temporary = path.with_name(f".tmp-{path.name}")
+    try:
+        figure.savefig(temporary, dpi=130, bbox_inches="tight")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def curves(
+    path: str | os.PathLike[str],
+    panels: Mapping[str, Mapping[str, np.ndarray]],
+    *,
+    x_label: str,
+    y_label: str,
+    references: Mapping[str, float] | None = None,
+) -> Path:
+    """Curves side by side: the mean over seeds, the middle half of the seeds shaded.
+
+    Args:
+      path: where to write the picture; its ending chooses the format.
+      panels: panel title -> label -> values `[seeds, points]`.
+      x_label: of every panel; points are numbered from 1.
+      y_label: of the first panel.
+      references: panel title -> height of a dashed line, e.g. the best possible value.
+
+    Returns:
+      The path.
+    """
+    figure = Figure(figsize=(5.2 * len(panels), 3.8))
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, (title, labelled) in zip(axes, panels.items(), strict=True):
+        if references and title in references:
+            axis.axhline(references[title], color="0.5", lw=1, ls="--", label="best possible")
+        for colour, (label, values) in zip(
+            itertools.cycle(_COLOURS), labelled.items(), strict=False
+        ):
+            x = np.arange(1, values.shape[1] + 1)
+            low, high = np.quantile(values, (0.25, 0.75), axis=0)
+            axis.fill_between(x, low, high, color=colour, alpha=0.2, lw=0)
+            marker = "o" if values.shape[1] == 1 else None
+            axis.plot(x, values.mean(0), color=colour, lw=1.8, label=label, marker=marker)
+        axis.set(title=title, xlabel=x_label)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(frameon=False, fontsize=8)
+    axes[0].set_ylabel(y_label)
+    return save_figure(figure, path)
+
+
+def grids(
+    path: str | os.PathLike[str],
+    panels: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]],
+    *,
+    colour_label: str,
+) -> Path:
+    """Triangular grids with paths on them: one row of pictures per key of `panels`.
+
+    Args:
+      path: where to write the picture.
+      panels: row title -> column title -> (values `[N, N]`, paths `[seeds, steps]`).  Values
+        above the diagonal are not shown; a path gives the column at each row.
+      colour_label: what the colours mean.
+
+    Returns:
+      The path.
+    """
+    num_columns = max(len(row) for row in panels.values())
+    figure = Figure(figsize=(3.4 * num_columns + 0.8, 3.3 * len(panels)), layout="constrained")
+    axes = figure.subplots(len(panels), num_columns, squeeze=False)
+    for axis_row, (row_title, row) in zip(axes, panels.items(), strict=True):
+        shown = [_lower_triangle(values) for values, _ in row.values()]
+        limit = max(max(np.ma.abs(values).max() for values in shown), 1e-12)
+        for axis, values, (title, (_, paths)) in zip(axis_row, shown, row.items(), strict=False):
+            image = axis.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit)
+            for seed_path in paths:
+                axis.plot(seed_path, np.arange(len(seed_path)), color="k", lw=0.9, alpha=0.45)
+            axis.set_title(f"{row_title}: {title}", fontsize=10)
+            axis.set(xticks=[], yticks=[])
+            axis.set_xlim(-0.5, values.shape[1] - 0.5)
+            axis.set_ylim(values.shape[0] - 0.5, -0.5)
+        figure.colorbar(image, ax=list(axis_row), label=colour_label, shrink=0.85)
+        for axis in axis_row[len(row) :]:
+            axis.set_visible(False)
+    return save_figure(figure, path)
+
+
+def _lower_triangle(values: np.ndarray) -> np.ma.MaskedArray:
+    row, column = np.indices(values.shape)
+    return np.ma.masked_where(column > row, values)

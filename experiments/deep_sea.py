@@ -1,0 +1,449 @@
+"""The paper's first experiment: DeepSea with a treasure or a bomb where the expert leads.
+
+    python -m experiments.deep_sea
+    python -m experiments.deep_sea --size 100 --agents bqfd dqfd --bqfd.eta 1 --out runs/mine
+    python -m experiments.deep_sea --out runs/mine --resume
+
+Writes a folder with `summary.json`, `metrics.jsonl`, pictures and checkpoints.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from tqdm import tqdm
+
+from bqfd_jax import networks, plots
+from bqfd_jax.agents import (
+    Agent,
+    AgentConfig,
+    BootstrappedConfig,
+    BqfdConfig,
+    DqfdConfig,
+    PddDqnConfig,
+    make_agent,
+)
+from bqfd_jax.checkpoint import Checkpointer
+from bqfd_jax.envs import deep_sea
+from bqfd_jax.metrics import MetricsWriter, write_json_atomic
+from bqfd_jax.replay import make_replay
+from bqfd_jax.training import on_device
+from experiments import run_folder
+from experiments.run_folder import RunError, StopRequested, UsageError
+
+CASES = {"treasure": deep_sea.treasure, "bomb": deep_sea.bomb}
+ENCODERS = {"position": deep_sea.encode_position, "onehot": deep_sea.encode_one_hot}
+AgentName = Literal["bqfd", "dqfd", "dqn", "bootstrapped"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """DeepSea with a treasure or a bomb at the end of the expert's path.
+
+    Every agent gets one demonstration that goes right all the way.  With the treasure that is the
+    best path, with the bomb the worst.  All cases and seeds of an agent are trained side by side.
+    """
+
+    size: int = 50
+    """Rows and columns of the grid, and steps of an episode; at least 2."""
+    cases: tuple[Literal["treasure", "bomb"], ...] = ("treasure", "bomb")
+    """What the expert leads to."""
+    agents: tuple[AgentName, ...] = ("bqfd", "dqfd", "dqn")
+    """Which agents to train, one after the other."""
+    seeds: int = 10
+    """How many seeds, 0 up to this number less one."""
+    episodes: int = 100
+    """Episodes per seed."""
+    observation: Literal["position", "onehot"] = "position"
+    """What the network sees: two coordinates, or one of N x N cells."""
+    out: Path | None = None
+    """Run folder; a new one below runs/ unless given."""
+    resume: bool = False
+    """Continue the run in --out where its last checkpoint stands."""
+    checkpoint_period: int = 20
+    """Episodes between checkpoints."""
+    tensorboard: bool = False
+    """Also write TensorBoard files (needs the extra: pip install 'bqfd-jax[tensorboard]')."""
+    torso: tuple[int, ...] = (64, 64)
+    """Widths of the network's first layers."""
+    hidden: int = 256
+    """Width of its value and advantage streams."""
+    bqfd: BqfdConfig = BqfdConfig()
+    """Hyper-parameters of BQfD."""
+    dqfd: DqfdConfig = DqfdConfig()
+    """Hyper-parameters of DQfD."""
+    dqn: PddDqnConfig = PddDqnConfig(
+        exploration="ez", epsilon_start=1.0, epsilon_decay_start=300, epsilon_decay_end=1000
+    )
+    """Hyper-parameters of prioritized dueling double DQN with ez-greedy exploration."""
+    bootstrapped: BootstrappedConfig = BootstrappedConfig()
+    """Hyper-parameters of Bootstrapped DQN."""
+
+
+# What may differ between a run and its continuation.
+_NOT_RESULT = ("out", "resume", "checkpoint_period", "tensorboard")
+
+
+class Job(NamedTuple):
+    """One agent, ready to train on all cases and seeds; every array leads with the runs."""
+
+    agent: Agent
+    env_params: deep_sea.Params  # [runs, ...]
+    init: Any  # () -> TrainState
+    run_episode: Any  # (state, env_params) -> (state, trace, what the agent says of its replay)
+
+
+class Result(NamedTuple):
+    """What an agent's training leaves behind; runs are cases x seeds."""
+
+    returns: np.ndarray  # [runs, episodes]
+    visit_weights: np.ndarray | None  # [runs, episodes], BQfD only
+    q: np.ndarray  # [runs, N, N, 2]
+    seconds: float
+    metrics_position: int  # where the agent's rows end in metrics.jsonl
+
+
+def check(config: Config) -> None:
+    """Raises `UsageError` for values that cannot be meant."""
+    for name, least in (("size", 2), ("seeds", 1), ("episodes", 1), ("checkpoint_period", 1)):
+        value = getattr(config, name)
+        if value < least:
+            flag = name.replace("_", "-")
+            raise UsageError(f"--{flag} is {value}, but must be at least {least}")
+    for name in ("cases", "agents", "torso"):
+        values = getattr(config, name)
+        if not values:
+            raise UsageError(f"--{name} is empty; name at least one")
+        if name != "torso" and len(set(values)) < len(values):
+            raise UsageError(f"--{name} names something twice: {' '.join(values)}")
+
+
+def make_job(config: Config, agent_config: AgentConfig) -> Job:
+    """Everything an agent needs, compiled when first called."""
+    size, num_runs = config.size, len(config.cases) * config.seeds
+    env = deep_sea.make(size)
+    cases = [CASES[case](size) for case in config.cases]
+    env_params = jax.tree.map(lambda *x: jnp.repeat(jnp.stack(x), config.seeds, axis=0), *cases)
+    keys = jax.vmap(jax.random.key)(jnp.tile(jnp.arange(config.seeds), len(cases)))
+
+    replay = make_replay(
+        frame_shape=env.frame_shape,
+        frame_dtype=env.frame_dtype,
+        num_demo_rows=size,
+        rows_per_lane=size * config.episodes + agent_config.n_step + 2,
+        n_step=agent_config.n_step,
+        path_steps=getattr(agent_config, "correction_steps", 1),
+        priority_exponent=agent_config.priority_exponent,
+    )
+    network = networks.deep_sea_network(
+        encode=ENCODERS[config.observation](size), torso=config.torso, hidden=config.hidden
+    )
+    agent = make_agent(network, replay, agent_config)
+    trainer = on_device.make_trainer(env, agent, replay, gamma=agent_config.gamma)
+
+    def init(key: jax.Array, params: deep_sea.Params) -> on_device.TrainState:
+        demonstration = deep_sea.demonstrate(
+            env, params, deep_sea.always_right, key, size=size, gamma=agent_config.gamma
+        )
+        state = trainer.init(key, params, demonstration)
+        if agent_config.pretrain_updates:
+            state, _ = trainer.pretrain(state, agent_config.pretrain_updates)
+        return state
+
+    def run_episode(state: on_device.TrainState, params: deep_sea.Params) -> Any:
+        state, trace = trainer.run(state, params, size)
+        return state, trace, agent.describe(state.replay)
+
+    init_runs = on_device.over_runs(init, num_runs)
+    return Job(
+        agent=agent,
+        env_params=env_params,
+        init=lambda: init_runs(keys, env_params),
+        run_episode=on_device.over_runs(run_episode, num_runs, donate_argnums=(0,)),
+    )
+
+
+class Training:
+    """One agent's way from its last checkpoint, or from the beginning, to the last episode."""
+
+    def __init__(self, config: Config, name: AgentName, out: Path, metrics_position: int):
+        self.config, self.name, self.out = config, name, out
+        self.job = make_job(config, getattr(config, name))
+        self.num_runs = len(config.cases) * config.seeds
+        self.checkpointer = Checkpointer(out / "checkpoints" / name, on_skip=tqdm.write)
+        shape = (self.num_runs, config.episodes)
+        fresh = {
+            "train": jax.eval_shape(self.job.init),
+            "returns": np.full(shape, np.nan, np.float32),
+            "visit_weights": np.full(shape, np.nan, np.float32),
+            "metrics_position": metrics_position,
+            "seconds": 0.0,
+        }
+        restored = self.checkpointer.restore(fresh) if config.resume else None
+        # Everything that a checkpoint holds.
+        self.episode, self.state = restored or (0, fresh)
+        self.is_new = restored is None
+
+    def run(self, progress: tqdm, stop_asked: Callable[[], bool]) -> Result:
+        """Trains to the end; saves now and then, and when asked to stop."""
+        progress.update(self.episode * self._steps_per_episode)
+        state, episodes = self.state, self.config.episodes
+        tensorboard_dir = self.out / "tensorboard" / self.name if self.config.tensorboard else None
+        with MetricsWriter(
+            self.out / "metrics.jsonl",
+            position=state["metrics_position"],
+            tensorboard_dir=tensorboard_dir,
+        ) as metrics:
+            started = time.perf_counter() - state["seconds"]
+            if self.is_new:
+                state["train"] = self.job.init()
+            while self.episode < episodes:
+                row = self._run_episode()
+                state["seconds"] = time.perf_counter() - started
+                metrics.write(row)
+                progress.update(self._steps_per_episode)
+                progress.set_postfix_str(self._postfix(row))
+                due = self.episode % self.config.checkpoint_period == 0
+                if due or self.episode == episodes or stop_asked():
+                    state["metrics_position"] = metrics.position()
+                    self.checkpointer.save(self.episode, state)
+                if stop_asked():
+                    raise StopRequested(
+                        f"stopped after episode {self.episode} of {self.name}, all saved; "
+                        f"continue with the same options and --out {self.out} --resume"
+                    )
+        return Result(
+            returns=state["returns"],
+            visit_weights=None
+            if np.isnan(state["visit_weights"]).all()
+            else state["visit_weights"],
+            q=self._q_values(),
+            seconds=state["seconds"],
+            metrics_position=state["metrics_position"],
+        )
+
+    @property
+    def _steps_per_episode(self) -> int:
+        return self.num_runs * self.config.size
+
+    def _run_episode(self) -> dict[str, Any]:
+        """One episode in every run; returns its row for metrics.jsonl."""
+        state = self.state
+        state["train"], trace, described = self.job.run_episode(state["train"], self.job.env_params)
+        self._check_finite(np.asarray(trace.metrics["loss"]))
+        # The last step of the chunk ends the episode in every run: [runs, steps, period, lanes].
+        state["returns"][:, self.episode] = np.asarray(trace.episode_return)[:, -1, -1, 0]
+        if "visit_weight" in described:
+            state["visit_weights"][:, self.episode] = np.asarray(described["visit_weight"])
+        self.episode += 1
+
+        row = {
+            "agent": self.name,
+            "episode": self.episode,
+            "step": self.episode * self.config.size,
+        }
+        values = {"return": state["returns"][:, self.episode - 1]}
+        values |= {name: np.asarray(x).mean(1) for name, x in trace.metrics.items()}
+        values |= {name: np.asarray(x) for name, x in described.items()}
+        for name, per_run in values.items():
+            for case, seeds in zip(self.config.cases, self._by_case(per_run), strict=True):
+                row[f"{case}/{name}"] = float(seeds.mean())
+        return row
+
+    def _check_finite(self, loss: np.ndarray) -> None:
+        """Stops before anything spoilt is saved; `loss` is `[runs, steps]`."""
+        if np.isfinite(loss).all():
+            return
+        run, step = np.argwhere(~np.isfinite(loss))[0]
+        case, seed = divmod(int(run), self.config.seeds)
+        saved = self.checkpointer.steps()
+        last_good = f"episode {saved[-1]} in {self.out}" if saved else "none yet"
+        raise RunError(
+            f"the loss of {self.name} became {loss[run, step]} at agent step "
+            f"{self.episode * self.config.size + int(step) + 1} ({self.config.cases[case]}, "
+            f"seed {seed}). Last good checkpoint: {last_good}. A smaller "
+            f"--{self.name}.learning-rate than {getattr(self.config, self.name).learning_rate} "
+            "usually helps."
+        )
+
+    def _by_case(self, per_run: np.ndarray) -> np.ndarray:
+        return per_run.reshape(len(self.config.cases), self.config.seeds, *per_run.shape[1:])
+
+    def _postfix(self, row: dict[str, Any]) -> str:
+        returns = (f"{case} {row[f'{case}/return']:+.3f}" for case in self.config.cases)
+        return f"{self.name}: {', '.join(returns)}"
+
+    def _q_values(self) -> np.ndarray:
+        """Q-values of every cell, `[runs, N, N, 2]`."""
+        cells = jnp.stack(jnp.indices((self.config.size,) * 2), axis=-1)[:, :, None]
+
+        def evaluate(params: Any) -> jax.Array:
+            # Row by row: all N x N cells as one-hot codes need not fit into memory.
+            return jax.lax.map(lambda row: self.job.agent.evaluate(params, row), cells)
+
+        evaluate_runs = on_device.over_runs(evaluate, self.num_runs)
+        return np.asarray(evaluate_runs(self.state["train"].learner.params))
+
+
+def is_optimal(returns: np.ndarray, case: str, best: float) -> np.ndarray:
+    """Which episodes take the treasure at no needless cost, or keep clear of the bomb."""
+    return returns >= (best - 1e-4 if case == "treasure" else -0.0101)
+
+
+def summarise(config: Config, results: dict[str, Result]) -> dict[str, Any]:
+    """The content of `summary.json`."""
+    best = {
+        case: float(deep_sea.optimal_return(CASES[case](config.size), config.size))
+        for case in config.cases
+    }
+    seconds = sum(result.seconds for result in results.values())
+    steps = len(results) * len(config.cases) * config.seeds * config.size * config.episodes
+    summary: dict[str, Any] = {
+        "size": config.size,
+        "episodes": config.episodes,
+        "seeds": config.seeds,
+        "observation": config.observation,
+        "optimal_return": best,
+        "seconds": round(seconds, 2),
+        "steps_per_second": round(steps / seconds, 1),
+        "results": {},
+    }
+    for i, case in enumerate(config.cases):
+        runs = slice(i * config.seeds, (i + 1) * config.seeds)
+        summary["results"][case] = {
+            name: _case_summary(result.returns[runs], case, best[case])
+            for name, result in results.items()
+        }
+    return summary
+
+
+def _case_summary(returns: np.ndarray, case: str, best: float) -> dict[str, Any]:
+    optimal = is_optimal(returns, case, best)
+    late = optimal[:, 10:]
+    return {
+        "returns": returns.astype(float).round(7).tolist(),
+        "first_optimal_episode": [int(o.argmax()) + 1 if o.any() else None for o in optimal],
+        "share_optimal_after_10": [float(o.mean()) if o.size else None for o in late],
+    }
+
+
+def table(summary: dict[str, Any]) -> str:
+    """The results as text, one line per case and agent."""
+    head = ("case", "agent", "first optimal (median, worst)", "share after 10 (mean, worst)")
+    lines = [(*head, "mean return")]
+    for case, agents in summary["results"].items():
+        for name, result in agents.items():
+            first = [np.inf if e is None else e for e in result["first_optimal_episode"]]
+            share = [s for s in result["share_optimal_after_10"] if s is not None]
+            lines.append(
+                (
+                    case,
+                    name,
+                    f"{_episode(np.median(first))}, {_episode(max(first))}",
+                    f"{np.mean(share):.3f}, {min(share):.3f}" if share else "-",
+                    f"{np.mean(result['returns']):+.4f}",
+                )
+            )
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _episode(number: float) -> str:
+    return "never" if np.isinf(number) else f"{number:g}"
+
+
+def draw(config: Config, results: dict[str, Result], best: dict[str, float], out: Path) -> None:
+    """The pictures of the run folder."""
+
+    def by_case(per_run: np.ndarray) -> dict[str, np.ndarray]:
+        split = per_run.reshape(len(config.cases), config.seeds, *per_run.shape[1:])
+        return dict(zip(config.cases, split, strict=True))
+
+    returns = {name: by_case(result.returns) for name, result in results.items()}
+    plots.curves(
+        out / "returns.png",
+        {case: {name: returns[name][case] for name in results} for case in config.cases},
+        x_label="episode",
+        y_label="training return",
+        references=best,
+    )
+    q = {name: by_case(result.q) for name, result in results.items()}
+    plots.grids(
+        out / "learnt.png",
+        {
+            case: {
+                name: (
+                    (q[name][case][..., 1] - q[name][case][..., 0]).mean(0),
+                    paths(q[name][case]),
+                )
+                for name in results
+            }
+            for case in config.cases
+        },
+        colour_label="Q(right) - Q(left), mean of seeds",
+    )
+    weights = {
+        n: by_case(r.visit_weights) for n, r in results.items() if r.visit_weights is not None
+    }
+    if weights:
+        plots.curves(
+            out / "visit_weight.png",
+            {case: {name: weights[name][case] for name in weights} for case in config.cases},
+            x_label="episode",
+            y_label="visit weight, mean of the demonstration",
+        )
+
+
+def paths(q: np.ndarray) -> np.ndarray:
+    """Columns that the greedy policy of each seed visits, `[seeds, N]`, from `[seeds, N, N, 2]`."""
+    seeds, size = q.shape[:2]
+    column = np.zeros(seeds, int)
+    visited = [column]
+    for row in range(size - 1):
+        goes_right = q[np.arange(seeds), row, column].argmax(-1) == 1
+        column = np.clip(np.where(goes_right, column + 1, column - 1), 0, size - 1)
+        visited.append(column)
+    return np.stack(visited, axis=1)
+
+
+def main(config: Config | None = None) -> None:
+    """Trains every agent and writes the run folder."""
+    config = config or tyro.cli(Config, description=__doc__)
+    check(config)
+    stored = run_folder.config_dict(config, without=_NOT_RESULT)
+    out = run_folder.prepare(config.out, stored, name="deep_sea", resume=config.resume)
+    devices = jax.devices()
+    print(
+        f"DeepSea {config.size} x {config.size}, {config.episodes} episodes, {config.seeds} seeds; "
+        f"{' '.join(config.cases)}; {' '.join(config.agents)}\n"
+        f"on {len(devices)} {devices[0].platform} device(s); writing to {out}"
+    )
+    num_steps = len(config.cases) * config.seeds * config.size * config.episodes
+    results: dict[str, Result] = {}
+    position = 0
+    with (
+        tqdm(total=len(config.agents) * num_steps, unit="step", unit_scale=True) as progress,
+        run_folder.stop_signals() as stop_asked,
+    ):
+        for name in config.agents:
+            progress.set_postfix_str(f"{name}: compiling")
+            results[name] = Training(config, name, out, position).run(progress, stop_asked)
+            position = results[name].metrics_position
+    summary = summarise(config, results)
+    draw(config, results, summary["optimal_return"], out)
+    write_json_atomic(out / "summary.json", summary)
+    print(f"\n{table(summary)}\n\n{summary['seconds']:.0f} s; curves and summary in {out}")
+
+
+if __name__ == "__main__":
+    run_folder.use_all_cores()
+    run_folder.run_main(main)

@@ -1,0 +1,151 @@
+"""What every experiment does around its run: the folder, `config.json`, errors people can read."""
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from bqfd_jax.checkpoint import CheckpointError
+from bqfd_jax.metrics import write_json_atomic
+
+
+class UsageError(Exception):
+    """What was asked for cannot be done; the message says what to do instead."""
+
+
+class RunError(Exception):
+    """The run had to stop; what was saved stays."""
+
+
+class StopRequested(Exception):  # noqa: N818
+    """Someone pressed Ctrl-C (or the machine is going down), and the state has been saved."""
+
+
+def prepare(out: Path | None, config: dict[str, Any], *, name: str, resume: bool) -> Path:
+    """Makes the run folder, or checks that an old one can be resumed.
+
+    Args:
+      out: the folder, or None for a new one below `runs/`.
+      config: what the run depends on; a resumed run must have the same.
+      name: of the experiment, for new folders.
+      resume: continue what is there.
+
+    Returns:
+      The folder; it holds `config.json`.
+    """
+    if out is None:
+        if resume:
+            raise UsageError("--resume needs the folder of the run to continue: add --out FOLDER")
+        out = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    # As it will read back from the file, tuples being lists there.
+    config = json.loads(json.dumps(config))
+    path = out / "config.json"
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"--out {out} is a file; name a folder")
+    if resume:
+        _check_same(path, config)
+        return out
+    if out.exists() and any(out.iterdir()):
+        raise UsageError(
+            f"{out} exists already. Continue it with --resume, or choose another --out."
+        )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_json_atomic(path, config)
+    except OSError as error:
+        raise UsageError(f"cannot write to {out}: {error.strerror or error}") from error
+    return out
+
+
+def _check_same(path: Path, config: dict[str, Any]) -> None:
+    if not path.exists():
+        raise UsageError(
+            f"there is no run to resume in {path.parent} (no config.json); "
+            "leave out --resume to start one"
+        )
+    try:
+        stored = json.loads(path.read_text())
+    except ValueError as error:
+        raise UsageError(f"{path} is damaged ({error}); it cannot be resumed safely") from error
+    differences = list(_differences(stored, config))
+    if differences:
+        listed = "\n".join(f"  {line}" for line in differences)
+        raise UsageError(
+            f"{path.parent} was started with another configuration:\n{listed}\n"
+            "Resume with the same options, or start a new run in another --out."
+        )
+
+
+def _differences(stored: Any, given: Any, where: str = "") -> Iterator[str]:
+    if isinstance(stored, dict) and isinstance(given, dict):
+        for key in dict.fromkeys([*stored, *given]):
+            nested = f"{where}.{key}" if where else key
+            yield from _differences(stored.get(key), given.get(key), nested)
+    elif stored != given:
+        yield f"{where}: was {json.dumps(stored)}, now {json.dumps(given)}"
+
+
+def config_dict(config: Any, *, without: tuple[str, ...]) -> dict[str, Any]:
+    """A dataclass as JSON-able dicts, less the fields that do not change what is computed."""
+    fields = dataclasses.asdict(config)
+    return {name: value for name, value in fields.items() if name not in without}
+
+
+@contextmanager
+def stop_signals() -> Iterator[Callable[[], bool]]:
+    """Turns the first Ctrl-C (or SIGTERM) into a wish that the loop can ask for.
+
+    A second one stops at once.
+    """
+    asked = False
+
+    def ask(signum: int, frame: Any) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        print("\nstopping after this episode; again to stop at once", file=sys.stderr)
+
+    previous = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def use_all_cores() -> None:
+    """Makes every CPU core a device, so that runs are spread over them; call it first of all."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    jax.config.update("jax_num_cpu_devices", cores or 1)
+
+
+def run_main(main: Callable[[], None]) -> None:
+    """Runs an experiment and turns expected failures into a message and an exit code."""
+    try:
+        main()
+    except UsageError as error:
+        _leave(f"error: {error}", 2)
+    except (RunError, CheckpointError) as error:
+        _leave(f"error: {error}", 1)
+    except StopRequested as stop:
+        _leave(str(stop), 130)
+    except KeyboardInterrupt:
+        _leave("stopped; the last checkpoint stays, continue with --resume", 130)
+    except BrokenPipeError:
+        # The reader of our output is gone; there is nobody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _leave(message: str, code: int) -> None:
+    print(message, file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,347 @@
+import functools
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import rlax
+
+from bqfd_jax import losses
+
+ABSURD = 1e3
+
+# The greedy action of the selector is 2, worth 3 in the other network; the target is 0.5 + 0.9 * 3.
+# Everything that another index or another network would pick is absurd.
+Q_TM1 = jnp.array([ABSURD, 2.0, ABSURD])
+A_TM1 = jnp.int32(1)
+R_T = jnp.float32(0.5)
+DISCOUNT_T = jnp.float32(0.9)
+Q_VALUE = jnp.array([ABSURD, -ABSURD, 3.0])
+Q_SELECTOR = jnp.array([-ABSURD, 0.0, 0.5 * ABSURD])
+TRANSITION = (Q_TM1, A_TM1, R_T, DISCOUNT_T, Q_VALUE, Q_SELECTOR)
+TARGET = 0.5 + 0.9 * 3
+
+# exp(2 q) is 1, 4, 16, so with eta = 2 the expert's action 1 has probability 4/21.
+Q_EXPERT = jnp.log(jnp.array([1.0, 2.0, 4.0]))
+PI = np.array([1, 4, 16]) / 21
+BQFD = {"eta": 2.0, "beta": 4.0, "variance": 0.6}
+# After one visit w = 0.6 * (16 + 4 * 1) / (4 + 1)^2.
+WEIGHT = 0.48
+
+
+# Equal functions are compiled once.
+bind, grad, value_and_grad = map(functools.cache, (functools.partial, jax.grad, jax.value_and_grad))
+
+
+@functools.cache
+def batched(f):
+    """Calls `f` on row 1 of a batch whose other rows hold zeros, so a wrong axis shows."""
+    in_batch = jax.jit(jax.vmap(f))
+
+    def call(*args):
+        args = [np.stack([np.zeros_like(x), x, np.zeros_like(x)]) for x in args]
+        return jax.tree.map(lambda x: np.asarray(x)[1], in_batch(*args))
+
+    return call
+
+
+@pytest.fixture(params=[jax.jit, batched], ids=["jit", "vmap"])
+def variant(request):
+    """The ways in which the functions are called, besides plainly."""
+    return request.param
+
+
+def bqfd(**changes):
+    return bind(losses.bqfd_td_error, **(BQFD | changes))
+
+
+def expert_transition(is_expert=True, visit_count=1):
+    return (Q_EXPERT, *TRANSITION[1:], jnp.bool_(is_expert), jnp.int32(visit_count))
+
+
+def random_transitions(batch, num_actions=4):
+    rng = np.random.default_rng(0)
+    q_tm1, q_value, q_selector = rng.normal(size=(3, batch, num_actions)).astype(np.float32)
+    reward, discount = rng.uniform(size=(2, batch)).astype(np.float32)
+    a = rng.integers(num_actions, size=batch).astype(np.int32)
+    return tuple(map(jnp.asarray, (q_tm1, a, reward, discount, q_value, q_selector)))
+
+
+def test_double_q_by_hand(variant):
+    td_error = variant(losses.double_q_td_error)(*TRANSITION)
+    chex.assert_shape(td_error, ())
+    assert td_error == pytest.approx(TARGET - 2.0, rel=1e-5)
+
+
+def test_double_q_does_not_bootstrap_from_a_terminal_state(variant):
+    absurd = jnp.full(3, ABSURD)
+    td_error = variant(losses.double_q_td_error)(*TRANSITION[:3], jnp.float32(0.0), absurd, absurd)
+    assert td_error == pytest.approx(0.5 - 2.0)
+
+
+def test_double_q_agrees_with_numpy_row_by_row():
+    batch = random_transitions(64)
+    td_errors = jax.jit(jax.vmap(losses.double_q_td_error))(*batch)
+    expected = [
+        reward + discount * value[np.argmax(selector)] - q[a]
+        for q, a, reward, discount, value, selector in zip(*map(np.asarray, batch), strict=True)
+    ]
+    np.testing.assert_allclose(td_errors, expected, atol=1e-6)
+
+
+def test_double_q_is_differentiable_in_the_taken_action_only(variant):
+    argnums = (0, 2, 3, 4, 5)
+    gradient = variant(grad(losses.double_q_td_error, argnums))(*TRANSITION)
+    zeros = jnp.zeros(3)
+    expected = (jnp.array([0.0, -1.0, 0.0]), jnp.float32(0), jnp.float32(0), zeros, zeros)
+    chex.assert_trees_all_equal(gradient, expected)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "discounts", "expected_return", "expected_discount"),
+    [
+        # 1 + 0.5 * 2 + 0.25 * 3, and 0.5^3
+        ([1.0, 2.0, 3.0], [0.5, 0.5, 0.5], 2.75, 0.125),
+        # 1 + 0.5 * 2 + 0.5 * 0.25 * 4, and 0.5 * 0.25 * 0.8
+        ([1.0, 2.0, 4.0], [0.5, 0.25, 0.8], 2.5, 0.1),
+        # the last discount is only for what comes after
+        ([1.0, 2.0, 4.0], [0.5, 0.25, 0.0], 2.5, 0.0),
+        # the episode ends with the second reward, which still counts
+        ([1.0, 2.0, ABSURD, ABSURD], [0.5, 0.0, 0.9, 0.9], 2.0, 0.0),
+        ([1.0, ABSURD], [0.0, 1.0], 1.0, 0.0),
+        ([7.0], [0.9], 7.0, 0.9),
+    ],
+)
+def test_n_step_return_by_hand(variant, rewards, discounts, expected_return, expected_discount):
+    total, discount = variant(losses.n_step_return)(jnp.array(rewards), jnp.array(discounts))
+    chex.assert_shape([total, discount], ())
+    assert total == pytest.approx(expected_return, rel=1e-6)
+    assert discount == pytest.approx(expected_discount, rel=1e-6)
+
+
+def test_n_step_double_q_by_hand(variant):
+    # The bootstrap is worth 0.9 * 0.8 * 0.5 * 3: gamma^n, not gamma.
+    td_error = variant(losses.n_step_double_q_td_error)(
+        *TRANSITION[:2], jnp.array([1.0, 2.0, 4.0]), jnp.array([0.9, 0.8, 0.5]), *TRANSITION[4:]
+    )
+    chex.assert_shape(td_error, ())
+    assert td_error == pytest.approx(1 + 0.9 * 2 + 0.72 * 4 + 0.36 * 3 - 2, rel=1e-5)
+
+
+def test_n_step_double_q_stops_at_the_end_of_the_episode(variant):
+    absurd = jnp.full(3, ABSURD)
+    td_error = variant(losses.n_step_double_q_td_error)(
+        *TRANSITION[:2], jnp.array([1.0, 2.0, ABSURD]), jnp.array([0.5, 0.0, 0.9]), absurd, absurd
+    )
+    assert td_error == pytest.approx(1 + 0.5 * 2 - 2, abs=1e-6)
+
+
+def test_one_step_of_n_is_double_q(variant):
+    q, a, reward, discount, value, selector = TRANSITION
+    n_step = variant(losses.n_step_double_q_td_error)(
+        q, a, reward[None], discount[None], value, selector
+    )
+    assert n_step == losses.double_q_td_error(*TRANSITION)
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_n_step_double_q_agrees_with_rlax(n):
+    T = 12
+    rng = np.random.default_rng(n)
+    rewards = jnp.asarray(rng.normal(size=T), jnp.float32)
+    # Some of the episodes end within n steps.
+    discounts = jnp.asarray(0.95 * (rng.uniform(size=T) > 0.2), jnp.float32)
+    assert 0 < jnp.sum(discounts == 0) < T
+    q_value, q_selector = jnp.asarray(rng.normal(size=(2, T, 3)), jnp.float32)
+    bootstrap = q_value[jnp.arange(T), jnp.argmax(q_selector, axis=1)]
+    returns = jax.jit(rlax.n_step_bootstrapped_returns, static_argnums=3)(
+        rewards, discounts, bootstrap, n
+    )
+
+    starts = jnp.arange(T - n + 1)
+    window = starts[:, None] + jnp.arange(n)[None]
+    td_errors = jax.jit(
+        jax.vmap(losses.n_step_double_q_td_error, in_axes=(None, None, 0, 0, 0, 0))
+    )(
+        Q_TM1,
+        A_TM1,
+        rewards[window],
+        discounts[window],
+        q_value[starts + n - 1],
+        q_selector[starts + n - 1],
+    )
+    chex.assert_trees_all_close(td_errors, returns[: len(starts)] - 2.0, atol=1e-5)
+
+
+def test_n_step_double_q_is_differentiable_in_the_taken_action_only(variant):
+    gradient = variant(grad(losses.n_step_double_q_td_error, (0, 2, 3, 4, 5)))(
+        *TRANSITION[:2], jnp.array([1.0, 2.0]), jnp.array([0.9, 0.8]), *TRANSITION[4:]
+    )
+    expected = (jnp.array([0.0, -1.0, 0.0]), *[jnp.zeros(2)] * 2, *[jnp.zeros(3)] * 2)
+    chex.assert_trees_all_equal(gradient, expected)
+
+
+@pytest.mark.parametrize(
+    ("visit_count", "weight"), [(0, 0.6), (1, 0.6 * 20 / 25), (4, 0.6 * 32 / 64)]
+)
+def test_bqfd_by_hand(variant, visit_count, weight):
+    td_error = variant(bqfd())(*expert_transition(visit_count=visit_count))
+    chex.assert_shape(td_error, ())
+    expected = TARGET + 2 * weight * (1 - 4 / 21) - math.log(2)
+    assert td_error == pytest.approx(expected, rel=1e-5)
+
+
+def test_bqfd_uses_the_noise_ratio(variant):
+    # 0.6 * (16 + 1) / 25 instead of 0.6 * (16 + 4) / 25
+    td_error = variant(bqfd(noise_ratio=1.0))(*expert_transition())
+    expected = TARGET + 2 * 0.6 * 17 / 25 * (1 - 4 / 21) - math.log(2)
+    assert td_error == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("stop", [True, False])
+@pytest.mark.parametrize("visit_count", [0, 1_000_000])
+def test_bqfd_of_an_agent_sample_is_double_q(variant, stop, visit_count):
+    arguments = expert_transition(is_expert=False, visit_count=visit_count)
+    f = value_and_grad(bqfd(stop_correction_gradient=stop))
+    td_error, gradient = variant(f)(*arguments)
+    assert td_error == losses.double_q_td_error(*arguments[:6])
+    np.testing.assert_array_equal(gradient, [0, -1, 0])
+
+
+def test_bqfd_ignores_the_visit_count_of_an_agent_sample():
+    *arguments, _ = expert_transition(is_expert=False)
+    td_error, gradient = value_and_grad(bqfd())(*arguments, jnp.float32(jnp.nan))
+    assert td_error == losses.double_q_td_error(*arguments[:6])
+    np.testing.assert_array_equal(gradient, [0, -1, 0])
+
+
+@pytest.mark.parametrize("change", [{"variance": 0.0}, {"eta": 0.0}])
+@pytest.mark.parametrize("stop", [True, False])
+def test_bqfd_without_variance_or_preferences_is_double_q(variant, change, stop):
+    arguments = expert_transition()
+    f = value_and_grad(bqfd(**change, stop_correction_gradient=stop))
+    td_error, gradient = variant(f)(*arguments)
+    assert td_error == losses.double_q_td_error(*arguments[:6])
+    np.testing.assert_array_equal(gradient, [0, -1, 0])
+
+
+def test_bqfd_mixes_expert_and_agent_samples_in_a_batch():
+    batch = random_transitions(6)
+    is_expert = jnp.array([True, False, True, False, True, True])
+    visit_count = jnp.array([0, 0, 1, 1, 4, 10])
+    td_errors = jax.jit(jax.vmap(bqfd()))(*batch, is_expert, visit_count)
+    gain = td_errors - jax.vmap(losses.double_q_td_error)(*batch)
+    odds = np.exp(2.0 * np.asarray(batch[0], np.float64))
+    probability = odds[np.arange(6), batch[1]] / odds.sum(axis=1)
+    weight = 0.6 * np.array([1, 0, 20 / 25, 0, 32 / 64, 56 / 196])
+    np.testing.assert_allclose(gain, 2.0 * weight * (1 - probability), atol=1e-5)
+
+
+def test_bqfd_listens_less_with_every_visit():
+    counts = jnp.arange(50)
+    *arguments, _ = expert_transition()
+    td_errors = jax.jit(jax.vmap(bqfd(), in_axes=(*[None] * 7, 0)))(*arguments, counts)
+    plain = losses.double_q_td_error(*arguments[:6])
+    assert np.all(np.diff(td_errors) < 0)
+    assert np.all(td_errors > plain)
+    assert bqfd()(*arguments, jnp.int32(10**8)) == pytest.approx(float(plain), rel=1e-5)
+
+
+def test_bqfd_target_is_a_constant_by_default(variant):
+    floats = (0, 2, 3, 4, 5, 7)
+    arguments = (*expert_transition()[:7], jnp.float32(1.0))
+    gradient = variant(grad(bqfd(), floats))(*arguments)
+    scalar, zeros = jnp.float32(0), jnp.zeros(3)
+    expected = (jnp.array([0.0, -1.0, 0.0]), scalar, scalar, zeros, zeros, scalar)
+    chex.assert_trees_all_equal(gradient, expected)
+
+
+def test_bqfd_correction_carries_gradients_if_asked(variant):
+    f = bqfd(stop_correction_gradient=False)
+    td_error, gradient = variant(value_and_grad(f))(*expert_transition())
+    assert td_error == pytest.approx(TARGET + 2 * WEIGHT * 17 / 21 - math.log(2), rel=1e-5)
+    # The correction adds -eta^2 w pi(a) (1[a = b] - pi(b)), eta^2 w = 4 * 0.48.
+    taken = np.array([0, 1, 0])
+    expected = -taken - 4 * WEIGHT * 4 / 21 * (taken - PI)
+    chex.assert_trees_all_close(gradient, jnp.array(expected, jnp.float32), atol=1e-6)
+    targets = variant(grad(f, (2, 3, 4, 5)))(*expert_transition())
+    chex.assert_trees_all_equal(targets, jax.tree.map(jnp.zeros_like, targets))
+
+
+@pytest.mark.parametrize(
+    ("q", "expert_a", "margin", "expected"),
+    [
+        # 1.5 + 0.8 beats the expert's 2: a margin added after the maximum would give 0
+        ([2.0, 1.5, 1.0], 0, 0.8, 0.3),
+        ([1.0, 1.5, 2.0], 2, 0.8, 0.3),
+        # 2 + 0.8 - 1: the margin of the best other action, not that of the nearest
+        ([1.0, 2.0, 1.5], 0, 0.8, 1.8),
+        ([-ABSURD, 2.0, 1.5, -ABSURD], 2, 0.8, 1.3),
+        # a lead of at least the margin costs nothing
+        ([3.0, 2.0, 1.0], 0, 0.8, 0.0),
+        ([2.0, 1.5, 1.0], 0, 0.5, 0.0),
+        ([1.0, ABSURD], 1, 0.8, 0.0),
+        # all alike: exactly the margin
+        ([1.0, 1.0, 1.0], 1, 0.8, 0.8),
+        # without a margin only a better action costs
+        ([2.0, 1.5, 1.0], 1, 0.0, 0.5),
+    ],
+)
+def test_large_margin_by_hand(variant, q, expert_a, margin, expected):
+    f = bind(losses.large_margin_loss, margin=margin)
+    loss = variant(f)(jnp.array(q), jnp.int32(expert_a))
+    chex.assert_shape(loss, ())
+    assert loss == pytest.approx(expected, abs=1e-6)
+
+
+def test_large_margin_is_never_negative_and_agrees_with_numpy():
+    rng = np.random.default_rng(0)
+    # Rounded values make many ties.
+    q = np.round(rng.normal(size=(500, 4)), 1).astype(np.float32)
+    expert_a = rng.integers(4, size=500)
+    f = bind(losses.large_margin_loss, margin=0.8)
+    loss = jax.jit(jax.vmap(f))(q, expert_a)
+    assert np.all(loss >= 0)
+    assert 0 < np.sum(loss == 0) < 500
+    expected = [
+        max(row[b] + (0.8 if b != a else 0.0) for b in range(4)) - row[a]
+        for row, a in zip(q, expert_a, strict=True)
+    ]
+    np.testing.assert_allclose(loss, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("q", "expert_a", "expected"),
+    [
+        # the strongest rival falls and the expert's action rises
+        ([2.0, 1.5, 1.0], 0, [-1.0, 1.0, 0.0]),
+        ([1.0, 1.5, 2.0], 1, [0.0, -1.0, 1.0]),
+        # satisfied: nothing moves
+        ([3.0, 2.0, 1.0], 0, [0.0, 0.0, 0.0]),
+    ],
+)
+def test_large_margin_gradient(variant, q, expert_a, expected):
+    f = grad(bind(losses.large_margin_loss, margin=0.8))
+    chex.assert_trees_all_equal(variant(f)(jnp.array(q), jnp.int32(expert_a)), jnp.array(expected))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: losses.double_q_td_error(Q_TM1[None], *TRANSITION[1:]),
+        lambda: losses.double_q_td_error(Q_TM1, A_TM1, R_T[None], *TRANSITION[3:]),
+        lambda: losses.double_q_td_error(Q_TM1, jnp.float32(1.0), *TRANSITION[2:]),
+        lambda: losses.n_step_return(R_T, DISCOUNT_T),
+        lambda: losses.n_step_return(jnp.ones(3), jnp.ones(2)),
+        lambda: bqfd()(*expert_transition()[:6], jnp.array([True]), jnp.int32(1)),
+        lambda: bqfd()(*expert_transition()[:7], jnp.array([1])),
+        lambda: losses.large_margin_loss(Q_TM1[None], A_TM1, margin=0.8),
+        lambda: losses.large_margin_loss(Q_TM1, A_TM1[None], margin=0.8),
+        lambda: losses.large_margin_loss(Q_TM1, jnp.float32(1.0), margin=0.8),
+    ],
+)
+def test_batches_and_wrong_types_are_refused(call):
+    with pytest.raises(AssertionError):
+        call()
