@@ -1,4 +1,4 @@
-"""Pictures of a run: each function draws one figure and writes it to a file, whole or not at all."""
+"""Pictures of a run: each function draws one figure and writes it, whole or not at all."""
 
 import itertools
 import os

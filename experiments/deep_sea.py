@@ -39,6 +39,13 @@ from experiments.run_folder import RunError, StopRequested, UsageError
 
 CASES = {"treasure": deep_sea.treasure, "bomb": deep_sea.bomb}
 ENCODERS = {"position": deep_sea.encode_position, "onehot": deep_sea.encode_one_hot}
+# One set of hyper-parameters per agent, for both cases and every size.
+_BQFD = BqfdConfig()
+_DQFD = DqfdConfig()
+_DQN = PddDqnConfig(
+    exploration="ez", epsilon_start=1.0, epsilon_decay_start=300, epsilon_decay_end=1000
+)
+_BOOTSTRAPPED = BootstrappedConfig()
 AgentName = Literal["bqfd", "dqfd", "dqn", "bootstrapped"]
 
 
@@ -74,15 +81,13 @@ class Config:
     """Widths of the network's first layers."""
     hidden: int = 256
     """Width of its value and advantage streams."""
-    bqfd: BqfdConfig = BqfdConfig()
+    bqfd: BqfdConfig = _BQFD
     """Hyper-parameters of BQfD."""
-    dqfd: DqfdConfig = DqfdConfig()
+    dqfd: DqfdConfig = _DQFD
     """Hyper-parameters of DQfD."""
-    dqn: PddDqnConfig = PddDqnConfig(
-        exploration="ez", epsilon_start=1.0, epsilon_decay_start=300, epsilon_decay_end=1000
-    )
+    dqn: PddDqnConfig = _DQN
     """Hyper-parameters of prioritized dueling double DQN with ez-greedy exploration."""
-    bootstrapped: BootstrappedConfig = BootstrappedConfig()
+    bootstrapped: BootstrappedConfig = _BOOTSTRAPPED
     """Hyper-parameters of Bootstrapped DQN."""
 
 

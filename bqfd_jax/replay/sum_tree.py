@@ -5,6 +5,8 @@ always recomputed as left + right and never changed by differences, which drift 
 leaves of weight zero are drawn.  It knows nothing of reinforcement learning.
 """
 
+import itertools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -72,7 +74,7 @@ def find(tree: SumTree, fraction: Array) -> Array:
     chex.assert_shape(fraction, (num_uniforms(tree), None))
     index = jnp.zeros(fraction.shape[1:], jnp.int32)
     mass = jnp.zeros(fraction.shape[1:], jnp.float32)
-    for depth, (level, children) in enumerate(zip(tree[:-1], tree[1:], strict=True)):
+    for depth, (level, children) in enumerate(itertools.pairwise(tree)):
         if depth % _LEVELS_PER_UNIFORM == 0:
             # Given that a descent comes by this node, its remaining mass is uniform in it.
             mass = fraction[depth // _LEVELS_PER_UNIFORM] * level[index]
