@@ -27,6 +27,7 @@ from bqfd_jax.exploration import (
     linear_schedule,
 )
 from bqfd_jax.losses import (
+    bqfd_path_td_error,
     bqfd_td_error,
     double_q_td_error,
     large_margin_loss,
@@ -74,6 +75,7 @@ __all__ = [
     "atari_epsilon_schedule",
     "atari_network",
     "boltzmann_policy",
+    "bqfd_path_td_error",
     "bqfd_td_error",
     "check_demonstrations",
     "deep_sea_network",

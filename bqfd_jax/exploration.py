@@ -10,7 +10,6 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import rlax
 
 from bqfd_jax.types import Array
 
@@ -23,7 +22,9 @@ def greedy(key: Array, q: Array) -> Array:
 def epsilon_greedy(key: Array, q: Array, epsilon: Array) -> Array:
     """A uniform action with probability `epsilon`, else a greedy one, `[]` int32."""
     chex.assert_rank(q, 1)
-    return rlax.epsilon_greedy(epsilon).sample(key, q).astype(jnp.int32)
+    best = q == jnp.max(q)
+    probability = (1 - epsilon) * best / jnp.sum(best) + epsilon / q.shape[0]
+    return jax.random.categorical(key, jnp.log(probability)).astype(jnp.int32)
 
 
 @chex.dataclass(frozen=True)
@@ -82,7 +83,7 @@ def ez_greedy(
 
 def zeta_duration(key: Array, *, exponent: float, max_repeat: int) -> Array:
     """A length n in 1 .. max_repeat with `P(n) ~ n ** -exponent`, `[]` int32."""
-    lengths = np.arange(1, max_repeat + 1)
+    lengths = np.arange(1.0, max_repeat + 1)
     cumulative = np.cumsum(lengths**-exponent)
     uniform = jax.random.uniform(key)
     cdf = jnp.asarray(cumulative / cumulative[-1], jnp.float32)

@@ -125,14 +125,79 @@ def bqfd_td_error(
       The TD error, `[]`.
     """
     chex.assert_rank([is_expert, visit_count], 0)
+    return bqfd_path_td_error(
+        q_tm1,
+        a_tm1,
+        r_t,
+        discount_t,
+        q_t_value,
+        q_t_selector,
+        is_expert,
+        q_tm1[None],
+        jnp.asarray(a_tm1)[None],
+        jnp.ones((1,), q_tm1.dtype),
+        jnp.asarray(visit_count)[None],
+        eta=eta,
+        beta=beta,
+        variance=variance,
+        noise_ratio=noise_ratio,
+        stop_correction_gradient=stop_correction_gradient,
+    )
+
+
+def bqfd_path_td_error(
+    q_tm1: Array,
+    a_tm1: Array,
+    r_t: Array,
+    discount_t: Array,
+    q_t_value: Array,
+    q_t_selector: Array,
+    is_expert: Array,
+    q_path: Array,
+    a_path: Array,
+    discount_path: Array,
+    visit_count_path: Array,
+    *,
+    eta: float,
+    beta: float,
+    variance: float,
+    noise_ratio: float = 4.0,
+    stop_correction_gradient: bool = True,
+) -> Array:
+    """`bqfd_td_error` whose target holds the corrections of the first K steps of an n-step return.
+
+    Args:
+      q_tm1: Q-values of the first state, `[A]`.
+      a_tm1: action taken there, `[]` integer.
+      r_t: (n-step) return, `[]`.
+      discount_t: product of discounts, `[]`.
+      q_t_value: Q-values n steps on that are bootstrapped from (target network), `[A]`.
+      q_t_selector: Q-values n steps on that choose the action (online network), `[A]`.
+      is_expert: whether the sample is a demonstration's, `[]` bool.
+      q_path: Q-values of the first K states, `[K, A]`; row 0 is the first state.
+      a_path: actions taken there, `[K]` integer.
+      discount_path: product of discounts before each step, `[K]`; 0 past the episode's end.
+      visit_count_path: how often each step was replayed, `[K]`; ignored unless `is_expert`.
+      eta: Boltzmann parameter of the expert.
+      beta: see `bqfd_td_error`, as for the following.
+      variance: prior variance.
+      noise_ratio: noise of a target.
+      stop_correction_gradient: treat the corrections as constants.
+
+    Returns:
+      The TD error, `[]`.
+    """
     td_error = double_q_td_error(q_tm1, a_tm1, r_t, discount_t, q_t_value, q_t_selector)
     weight = posterior.visit_weight(
-        visit_count, beta=beta, variance=variance, noise_ratio=noise_ratio
+        visit_count_path, beta=beta, variance=variance, noise_ratio=noise_ratio
     )
-    correction = posterior.expert_correction(q_tm1, a_tm1, a_tm1, weight, eta=eta)
+    # A weight of zero, rather than no correction: the count of a sample that is not the expert's
+    # may be anything and must not reach the gradient either.
+    weight = jnp.where(is_expert, weight, 0.0)
+    correction = posterior.path_correction(q_path, a_path, discount_path, weight, eta=eta)
     if stop_correction_gradient:
         correction = jax.lax.stop_gradient(correction)
-    return td_error + jnp.where(is_expert, correction, 0.0)
+    return td_error + correction
 
 
 def large_margin_loss(q: Array, expert_a: Array, *, margin: float) -> Array:

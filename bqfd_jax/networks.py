@@ -18,7 +18,8 @@ Encoder = Callable[[Array], Array]
 
 def scale_gradient(x: Array, scale: float) -> Array:
     """`x` itself, with gradients through it multiplied by `scale`."""
-    return scale * x + (1.0 - scale) * jax.lax.stop_gradient(x)
+    # The second term is zero to the bit, so the value is `x` exactly.
+    return x + (scale - 1.0) * (x - jax.lax.stop_gradient(x))
 
 
 class MLPTorso(nn.Module):

@@ -58,11 +58,13 @@ def visit_weight(count: Array, *, beta: float, variance: float, noise_ratio: flo
 
         w_n = variance (beta^2 + noise_ratio n) / (beta + n)^2.
 
-    The paper prints this with `noise_ratio = 4`: targets four times as noisy as the prior.
+    The paper prints it with `noise_ratio = 4`: targets four times as noisy as the prior.  It falls
+    like 1/n; with `beta < noise_ratio / 2` it rises first, as one target is then worth less than
+    the prior.
 
     Args:
       count: number of visits n, any shape, integer or float.
-      beta: pseudo-count of the prior.
+      beta: pseudo-count of the prior, greater than 0.
       variance: variance of the prior (the paper's lambda).
       noise_ratio: variance of one target as a multiple of `variance`.
 
@@ -129,7 +131,7 @@ def off_policy_weight(q_tm1: Array, a_tm1: Array, *, eta: float, zeta: float) ->
       zeta: power that keeps weights from vanishing; 0 weighs all samples alike.
 
     Returns:
-      A weight in (0, 1], `[]`.
+      A weight in [0, 1], `[]`.
     """
     # Not pi ** zeta, whose gradient is infinite where pi underflows.
     return jnp.exp(zeta * expert_log_likelihood(q_tm1, a_tm1, eta=eta))

@@ -165,7 +165,8 @@ def make_job(config: Config, agent_config: AgentConfig) -> Job:
         state, trace = trainer.run(state, params, size)
         return state, trace, agent.describe(state.replay)
 
-    init_runs = on_device.over_runs(init, num_runs)
+    pretrains = agent_config.pretrain_updates > 0
+    init_runs = on_device.over_runs(init, num_runs, called_once=not pretrains)
     return Job(
         agent=agent,
         env_params=env_params,
@@ -422,7 +423,7 @@ def paths(q: np.ndarray) -> np.ndarray:
 
 def main(config: Config | None = None) -> None:
     """Trains every agent and writes the run folder."""
-    config = config or tyro.cli(Config, description=__doc__)
+    config = config or tyro.cli(Config, description=__doc__, prog="python -m experiments.deep_sea")
     check(config)
     stored = run_folder.config_dict(config, without=_NOT_RESULT)
     out = run_folder.prepare(config.out, stored, name="deep_sea", resume=config.resume)

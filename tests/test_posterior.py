@@ -20,21 +20,15 @@ bind, grad, value_and_grad = map(functools.cache, (functools.partial, jax.grad, 
 
 
 @functools.cache
-def batched(f):
-    """Calls `f` on row 1 of a batch whose other rows hold zeros, so a wrong axis shows."""
-    in_batch = jax.jit(jax.vmap(f))
+def in_batch(f):
+    """`f` under jit and vmap, in row 1 of a batch of zeros, so that a wrong axis shows."""
+    f = jax.jit(jax.vmap(f))
 
     def call(*args):
         args = [np.stack([np.zeros_like(x), x, np.zeros_like(x)]) for x in args]
-        return jax.tree.map(lambda x: np.asarray(x)[1], in_batch(*args))
+        return jax.tree.map(lambda x: np.asarray(x)[1], f(*args))
 
     return call
-
-
-@pytest.fixture(params=[jax.jit, batched], ids=["jit", "vmap"])
-def variant(request):
-    """The ways in which the functions are called, besides plainly."""
-    return request.param
 
 
 def action(a):
@@ -44,8 +38,8 @@ def action(a):
 @pytest.mark.parametrize(
     ("eta", "expected"), [(1.0, PI_1), (2.0, PI_2), (0.0, [1 / 3] * 3), (-1.0, PI_1[::-1])]
 )
-def test_boltzmann_policy_by_hand(variant, eta, expected):
-    pi = variant(bind(posterior.boltzmann_policy, eta=eta))(Q)
+def test_boltzmann_policy_by_hand(eta, expected):
+    pi = in_batch(bind(posterior.boltzmann_policy, eta=eta))(Q)
     chex.assert_trees_all_close(pi, jnp.array(expected, jnp.float32), rtol=1e-6)
 
 
@@ -58,9 +52,9 @@ def test_boltzmann_policy_depends_on_differences_only_and_does_not_overflow():
 
 @pytest.mark.parametrize("expert_a", [0, 1, 2])
 @pytest.mark.parametrize(("eta", "pi"), [(1.0, PI_1), (2.0, PI_2)])
-def test_log_likelihood_and_its_gradient_by_hand(variant, eta, pi, expert_a):
+def test_log_likelihood_and_its_gradient_by_hand(eta, pi, expert_a):
     f = bind(posterior.expert_log_likelihood, eta=eta)
-    value, gradient = variant(value_and_grad(f))(Q, action(expert_a))
+    value, gradient = in_batch(value_and_grad(f))(Q, action(expert_a))
     assert value == pytest.approx(math.log(pi[expert_a]), rel=1e-5)
     chex.assert_trees_all_close(
         gradient, jnp.array(eta * (np.eye(3)[expert_a] - pi), jnp.float32), atol=1e-6
@@ -77,9 +71,9 @@ def test_log_likelihood_and_its_gradient_by_hand(variant, eta, pi, expert_a):
         (2.5, 0.6 * 26 / 42.25),  # 16 + 10 over 6.5^2
     ],
 )
-def test_visit_weight_by_hand(variant, count, expected):
+def test_visit_weight_by_hand(count, expected):
     f = bind(posterior.visit_weight, beta=4.0, variance=0.6)
-    weight = variant(f)(jnp.asarray(count))
+    weight = in_batch(f)(jnp.asarray(count))
     chex.assert_shape(weight, ())
     chex.assert_type(weight, jnp.float32)
     assert weight == pytest.approx(expected, rel=1e-6)
@@ -157,15 +151,15 @@ def test_visit_weight_is_the_variance_of_the_running_estimate(beta, variance, no
         (1, 2, -4 / 21),
     ],
 )
-def test_expert_correction_by_hand(variant, a, expert_a, expected):
+def test_expert_correction_by_hand(a, expert_a, expected):
     f = bind(posterior.expert_correction, eta=2.0)
-    correction = variant(f)(Q, action(a), action(expert_a), jnp.float32(0.5))
+    correction = in_batch(f)(Q, action(a), action(expert_a), jnp.float32(0.5))
     chex.assert_shape(correction, ())
     assert correction == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("eta", [0.5, 3.0])
-def test_corrections_are_the_weighted_gradient_of_the_log_likelihood(variant, eta):
+def test_corrections_are_the_weighted_gradient_of_the_log_likelihood(eta):
     q = jnp.array([0.3, -1.2, 0.9, 0.2])
     actions = jnp.arange(4)
     correct = bind(posterior.expert_correction, eta=eta)
@@ -174,7 +168,7 @@ def test_corrections_are_the_weighted_gradient_of_the_log_likelihood(variant, et
     def all_corrections(q, expert_a, weight):
         return jax.vmap(correct, in_axes=(None, 0, None, None))(q, actions, expert_a, weight)
 
-    all_corrections, gradients = variant(all_corrections), jax.jit(grad(log_likelihood))
+    all_corrections, gradients = in_batch(all_corrections), jax.jit(grad(log_likelihood))
     for expert_a in actions:
         corrections, gradient = (
             all_corrections(q, expert_a, np.float32(0.7)),
@@ -195,42 +189,42 @@ def test_correction_vanishes_without_weight_or_without_preferences():
     assert posterior.expert_correction(certain, *arguments[1:], jnp.float32(0.5), eta=2.0) == 0
 
 
-def test_correction_carries_gradients(variant):
+def test_correction_carries_gradients():
     # d/dq(b) of eta w (1 - pi(a)) is -eta^2 w pi(a) (1[a = b] - pi(b)); here eta^2 w = 2.
     f = grad(bind(posterior.expert_correction, eta=2.0), argnums=(0, 3))
-    q_gradient, weight_gradient = variant(f)(Q, action(1), action(1), jnp.float32(0.5))
+    q_gradient, weight_gradient = in_batch(f)(Q, action(1), action(1), jnp.float32(0.5))
     expected = -2 * 4 / 21 * (np.array([0, 1, 0]) - PI_2)
     chex.assert_trees_all_close(q_gradient, jnp.array(expected, jnp.float32), atol=1e-6)
     assert weight_gradient == pytest.approx(2 * 17 / 21, rel=1e-5)
 
 
 @pytest.mark.parametrize("a", [0, 1, 2])
-def test_path_of_one_step_is_the_expert_correction(variant, a):
+def test_path_of_one_step_is_the_expert_correction(a):
     weight = jnp.float32(0.48)
     f = bind(posterior.path_correction, eta=2.0)
-    along_path = variant(f)(Q[None], action(a)[None], jnp.ones(1), weight[None])
+    along_path = in_batch(f)(Q[None], action(a)[None], jnp.ones(1), weight[None])
     chex.assert_shape(along_path, ())
     alone = posterior.expert_correction(Q, action(a), action(a), weight, eta=2.0)
     chex.assert_trees_all_close(along_path, alone, rtol=1e-6)
 
 
-def test_path_correction_by_hand(variant):
+def test_path_correction_by_hand():
     # With eta = 1: step 0 takes action 2 (pi 4/7), step 1 action 0 (4/7), step 2 action 1 (1/3).
     q = jnp.stack([Q, Q[::-1], jnp.zeros(3)])
     a = jnp.array([2, 0, 1])
     discount = jnp.array([1.0, 0.9, 0.9 * 0.8])
     weight = jnp.array([0.6, 0.5, 0.25])
-    correction = variant(bind(posterior.path_correction, eta=1.0))(q, a, discount, weight)
+    correction = in_batch(bind(posterior.path_correction, eta=1.0))(q, a, discount, weight)
     expected = 1.0 * 0.6 * 3 / 7 + 0.9 * 0.5 * 3 / 7 + 0.72 * 0.25 * 2 / 3
     assert correction == pytest.approx(expected, rel=1e-5)
 
 
-def test_path_past_the_end_counts_for_nothing(variant):
+def test_path_past_the_end_counts_for_nothing():
     # The episode ended at step 0: what the later entries hold is left over from elsewhere.
     q = jnp.stack([Q, jnp.array([1e3, -1e3, 0.0]), jnp.full(3, 1e3)])
     a = jnp.array([1, 1, 0])
     f = value_and_grad(bind(posterior.path_correction, eta=2.0))
-    correction, gradient = variant(f)(q, a, jnp.array([1.0, 0.0, 0.0]), jnp.array([0.5, 1e3, 1e3]))
+    correction, gradient = in_batch(f)(q, a, jnp.array([1.0, 0.0, 0.0]), jnp.array([0.5, 1e3, 1e3]))
     assert correction == pytest.approx(17 / 21, rel=1e-5)
     assert np.all(gradient[0] != 0)
     np.testing.assert_array_equal(gradient[1:], 0)
@@ -240,9 +234,9 @@ def test_path_past_the_end_counts_for_nothing(variant):
     ("zeta", "expected"),
     [(1.0, 4 / 21), (0.5, (4 / 21) ** 0.5), (0.2, (4 / 21) ** 0.2), (0.0, 1.0)],
 )
-def test_off_policy_weight_by_hand(variant, zeta, expected):
+def test_off_policy_weight_by_hand(zeta, expected):
     f = bind(posterior.off_policy_weight, eta=2.0, zeta=zeta)
-    weight = variant(f)(Q, action(1))
+    weight = in_batch(f)(Q, action(1))
     chex.assert_shape(weight, ())
     assert weight == pytest.approx(expected, rel=1e-5)
 
@@ -255,20 +249,20 @@ def test_off_policy_weight_without_zeta_is_one_and_constant():
     np.testing.assert_array_equal(gradient, 0)
 
 
-def test_off_policy_weight_survives_a_probability_that_underflows(variant):
+def test_off_policy_weight_survives_a_probability_that_underflows():
     q = jnp.array([0.0, 200.0])
     assert posterior.boltzmann_policy(q, eta=1.0)[0] == 0
     f = bind(posterior.off_policy_weight, eta=1.0, zeta=0.2)
-    weight, gradient = variant(value_and_grad(f))(q, action(0))
+    weight, gradient = in_batch(value_and_grad(f))(q, action(0))
     # (e^-200)^0.2 = e^-40, whose gradient is zeta e^-40 (1, -1).
     assert weight == pytest.approx(math.exp(-40), rel=1e-4)
     expected = 0.2 * math.exp(-40) * np.array([1, -1])
     np.testing.assert_allclose(gradient, expected, rtol=1e-4)
 
 
-def test_off_policy_gradient_is_finite_where_even_the_weight_underflows(variant):
+def test_off_policy_gradient_is_finite_where_even_the_weight_underflows():
     f = bind(posterior.off_policy_weight, eta=3.0, zeta=0.2)
-    weight, gradient = variant(value_and_grad(f))(jnp.array([-1e4, 1e4]), action(0))
+    weight, gradient = in_batch(value_and_grad(f))(jnp.array([-1e4, 1e4]), action(0))
     assert weight == 0
     np.testing.assert_array_equal(gradient, 0)
 

@@ -16,9 +16,17 @@ from bqfd_jax.types import Array, Batch, LossOutput, Params
 
 def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
     """Double Q-learning whose targets hold the expert correction for demonstration samples."""
-    visit_weight = _visit_weight(config)
-    correct = jax.vmap(functools.partial(posterior.path_correction, eta=config.eta))
     log_probability = functools.partial(posterior.expert_log_likelihood, eta=config.eta)
+    path_td_error = jax.vmap(
+        functools.partial(
+            losses.bqfd_path_td_error,
+            eta=config.eta,
+            beta=config.beta,
+            variance=config.variance,
+            noise_ratio=config.noise_ratio,
+            stop_correction_gradient=config.stop_correction_gradient,
+        )
+    )
 
     def path_q(params: Params, batch: Batch, q_tm1: Array) -> Array:
         """Q-values of the path's K states, `[B, K, A]`."""
@@ -29,41 +37,41 @@ def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
         later_q = network.apply(params, later).reshape(-1, K - 1, q_tm1.shape[-1])
         return jnp.concatenate([q_tm1[:, None], later_q], axis=1)
 
+    def off_policy_log_weight(params: Params, batch: Batch, q_path: Array) -> Array:
+        """Log-probability of each step of the path, `[B, K]`; a constant."""
+        if config.weight_from_target:
+            q_path = path_q(params, batch, network.apply(params, batch.observation))
+        log_p = jax.vmap(jax.vmap(log_probability))(q_path, batch.path_action)
+        # Past the episode's end there are no more choices to explain.
+        return jax.lax.stop_gradient(jnp.where(batch.path_discount > 0, log_p, 0.0))
+
     def loss(params: Params, target_params: Params, batch: Batch) -> tuple[Array, LossOutput]:
         q_tm1 = network.apply(params, batch.observation)
         q_path = path_q(params, batch, q_tm1)
-        weight_path = visit_weight(batch.path_visit_count)
-        if config.stop_correction_gradient:
-            q_path = jax.lax.stop_gradient(q_path)
-
-        policy_q = q_path
-        if config.weight_from_target:
-            policy_q = path_q(target_params, batch, network.apply(target_params, batch.observation))
-        # [B, K]; beyond the episode's end the path has no more choices to explain.
-        log_p = jax.vmap(jax.vmap(log_probability))(policy_q, batch.path_action)
-        log_p = jax.lax.stop_gradient(jnp.where(batch.path_discount > 0, log_p, 0.0))
-
+        log_p = off_policy_log_weight(target_params, batch, q_path)
         total, td_errors = 0.0, []
         for look in td.lookaheads(network.apply, params, target_params, batch, config):
             steps, zeta = 1, config.zeta
             if look.n_step and config.correction_steps > 1:
                 steps, zeta = config.correction_steps, config.n_step_zeta
-            td_error = jax.vmap(losses.double_q_td_error)(
-                q_tm1, batch.action, look.reward, look.discount, look.q_value, look.q_selector
-            )
-            correction = correct(
+            td_error = path_td_error(
+                q_tm1,
+                batch.action,
+                look.reward,
+                look.discount,
+                look.q_value,
+                look.q_selector,
+                batch.is_expert,
                 q_path[:, :steps],
                 batch.path_action[:, :steps],
                 batch.path_discount[:, :steps],
-                weight_path[:, :steps],
+                batch.path_visit_count[:, :steps],
             )
-            td_error += jnp.where(batch.is_expert, correction, 0.0)
             off_policy = jnp.exp(zeta * jnp.sum(log_p[:, :steps], axis=1))
             off_policy = jnp.where(batch.is_expert, off_policy, 1.0)
             error_loss = td.td_loss(td_error, huber_delta=config.huber_delta)
             total += look.weight * off_policy * error_loss
             td_errors.append(td_error)
-
         output = LossOutput(td_error=td_errors[0], metrics={"mean_q": jnp.mean(q_tm1)})
         return jnp.mean(batch.importance_weight * total), output
 

@@ -26,7 +26,7 @@ class AgentConfig:
     """Weight of the 1-step TD loss."""
     n_step_weight: float = 0.0
     """Weight of the n-step TD loss."""
-    n_step: int = 5
+    n_step: int = 10
     """n of the n-step TD loss, in agent steps."""
     huber_delta: float = 0.0
     """Where the TD loss turns from squared to linear; 0 keeps it squared everywhere."""
@@ -53,6 +53,37 @@ class AgentConfig:
     pretrain_updates: int = 0
     """Updates on demonstrations alone before the first agent step."""
 
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "target_period", "n_step", "ez_max_repeat"):
+            self._require(name, getattr(self, name) >= 1, "at least 1")
+        for name in ("learning_rate", "adam_epsilon", "max_gradient_norm", "ez_exponent"):
+            self._require(name, getattr(self, name) > 0, "greater than 0")
+        for name in ("gamma", "epsilon_start", "epsilon_end", "priority_exponent"):
+            self._require(name, 0 <= getattr(self, name) <= 1, "in [0, 1]")
+        self._require("target_step_size", 0 < self.target_step_size <= 1, "in (0, 1]")
+        # Without it a row whose TD error is once zero would never be drawn again.
+        self._require("priority_epsilon", self.priority_epsilon > 0, "greater than 0")
+        for name in (
+            "one_step_weight",
+            "n_step_weight",
+            "huber_delta",
+            "importance_exponent",
+            "epsilon_decay_start",
+            "pretrain_updates",
+        ):
+            self._require(name, getattr(self, name) >= 0, "at least 0")
+        if self.one_step_weight == self.n_step_weight == 0:
+            raise ValueError("one_step_weight and n_step_weight are both 0; one must be positive")
+        self._require(
+            "epsilon_decay_end",
+            self.epsilon_decay_end > self.epsilon_decay_start,
+            f"greater than epsilon_decay_start ({self.epsilon_decay_start})",
+        )
+
+    def _require(self, name: str, holds: bool, expected: str) -> None:
+        if not holds:
+            raise ValueError(f"{name} is {getattr(self, name)}, but must be {expected}")
+
 
 @dataclasses.dataclass(frozen=True)
 class PddDqnConfig(AgentConfig):
@@ -73,11 +104,18 @@ class DqfdConfig(AgentConfig):
     demo_priority_bonus: float = 1.0
     """Added to the TD error of a demonstration row to make its priority."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("margin", "margin_weight", "l2_weight"):
+            self._require(name, getattr(self, name) >= 0, "at least 0")
+        self._require("demo_priority_bonus", self.demo_priority_bonus > 0, "greater than 0")
+
 
 @dataclasses.dataclass(frozen=True)
 class BqfdConfig(AgentConfig):
     """Bayesian Q-learning from demonstrations."""
 
+    n_step_weight: float = 1.0
     eta: float = 3.0
     """How sharply the expert is taken to prefer better actions."""
     variance: float = 0.6
@@ -105,6 +143,23 @@ class BqfdConfig(AgentConfig):
     demo_priority_decay_end: int = 1
     """Agent step at which it has reached its end."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("eta", "variance", "noise_ratio", "zeta", "n_step_zeta"):
+            self._require(name, getattr(self, name) >= 0, "at least 0")
+        for name in ("beta", "demo_priority_start", "demo_priority_end"):
+            self._require(name, getattr(self, name) > 0, "greater than 0")
+        self._require(
+            "correction_steps",
+            1 <= self.correction_steps <= self.n_step,
+            f"between 1 and n_step ({self.n_step})",
+        )
+        self._require(
+            "demo_priority_decay_end",
+            self.demo_priority_decay_end > self.demo_priority_decay_start,
+            f"greater than demo_priority_decay_start ({self.demo_priority_decay_start})",
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class BootstrappedConfig(AgentConfig):
@@ -116,3 +171,9 @@ class BootstrappedConfig(AgentConfig):
     """Share of the rows that each network learns from."""
     prior_scale: float = 0.0
     """Scale of a fixed random network added to each; bsuite uses 5."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require("ensemble_size", self.ensemble_size >= 1, "at least 1")
+        self._require("mask_probability", 0 < self.mask_probability <= 1, "in (0, 1]")
+        self._require("prior_scale", self.prior_scale >= 0, "at least 0")

@@ -7,6 +7,7 @@ across the beginning or the end of an episode.
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from bqfd_jax.types import Array, Row
@@ -65,20 +66,30 @@ def stack_index(rows: Row, layout: Layout, index: Array, stack: int) -> Array:
 
 def walk(rows: Row, layout: Layout, index: Array, steps: int) -> Walk:
     """Follows the transitions from `index` (`[B]`) for `steps`, or to the end of the episode."""
-    at = index
-    n_step_return = jnp.zeros(index.shape, jnp.float32)
-    discount = jnp.ones(index.shape, jnp.float32)
-    alive = jnp.ones(index.shape, bool)
-    path = [(at, n_step_return, discount, alive)]
-    for _ in range(steps):
-        moves = alive & ~rows.is_last[at]
-        n_step_return += jnp.where(moves, discount * rows.reward[at], 0.0)
-        discount *= jnp.where(moves, rows.discount[at], 1.0)
+    start = Walk(
+        index=index,
+        n_step_return=jnp.zeros(index.shape, jnp.float32),
+        discount=jnp.ones(index.shape, jnp.float32),
+        alive=jnp.ones(index.shape, bool),
+    )
+
+    def advance(here: Walk, _: None) -> tuple[Walk, Walk]:
+        at = here.index
+        moves = here.alive & ~rows.is_last[at]
         following = neighbour(layout, at, 1)
         alive = moves & ~rows.is_first[following]
-        at = jnp.where(alive, following, at)
-        path.append((at, n_step_return, discount, alive))
-    return Walk(*(jnp.stack(field) for field in zip(*path, strict=True)))
+        there = Walk(
+            index=jnp.where(alive, following, at),
+            n_step_return=here.n_step_return
+            + jnp.where(moves, here.discount * rows.reward[at], 0.0),
+            discount=here.discount * jnp.where(moves, rows.discount[at], 1.0),
+            alive=alive,
+        )
+        return there, there
+
+    # A scan and not a python loop: XLA takes seconds to compile a long chain of gathers.
+    _, path = jax.lax.scan(advance, start, length=steps)
+    return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), start, path)
 
 
 def push_frame(stack: Array, frame: Array, is_first: Array) -> Array:

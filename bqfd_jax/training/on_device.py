@@ -168,13 +168,26 @@ def make_trainer(
 
 
 def over_runs(
-    function: Callable[..., Any], num_runs: int, *, donate_argnums: tuple[int, ...] = ()
+    function: Callable[..., Any],
+    num_runs: int,
+    *,
+    donate_argnums: tuple[int, ...] = (),
+    called_once: bool = False,
 ) -> Callable[..., Any]:
     """Compiles `function` for many runs at once: vmapped, and spread over the devices.
 
     Every argument and result has a leading axis of `num_runs`.  Runs never talk to each other, so
     as many devices are used as divide their number.  To use several cores, make each a device:
     `jax.config.update("jax_num_cpu_devices", n)` before anything else.
+
+    Args:
+      function: of one run.
+      num_runs: how many there are.
+      donate_argnums: arguments whose memory may be reused for the results.
+      called_once: do not spend time on optimising the compiled code.
+
+    Returns:
+      The compiled function.
     """
     devices = jax.devices()
     count = max(n for n in range(1, len(devices) + 1) if num_runs % n == 0)
@@ -186,4 +199,5 @@ def over_runs(
         out_specs=runs,
         check_vma=False,
     )
-    return jax.jit(mapped, donate_argnums=donate_argnums)
+    options = {"xla_backend_optimization_level": 0} if called_once else None
+    return jax.jit(mapped, donate_argnums=donate_argnums, compiler_options=options)

@@ -1,0 +1,239 @@
+"""`python -m experiments.deep_sea` from the outside: files, repeatability, resuming, bad input."""
+
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bqfd_jax.metrics import read_jsonl
+from experiments import deep_sea
+
+ROOT = Path(__file__).parent.parent
+TINY = ["--size", "4", "--seeds", "2", "--torso", "8", "8", "--hidden", "8"]
+# One agent is enough for what happens around an agent.
+ONE = [*TINY, "--agents", "bqfd", "--checkpoint-period", "4"]
+
+
+def start(*options) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "experiments.deep_sea", *map(str, options)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(*options) -> tuple[int, str]:
+    process = start(*options)
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out + err
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A run of one agent that was never stopped."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    code, text = run(*ONE, "--episodes", "12", "--out", out)
+    assert code == 0, text
+    return out
+
+
+def summary_of(out: Path) -> dict:
+    return json.loads((out / "summary.json").read_text())
+
+
+def returns_of(out: Path) -> dict:
+    return {case: r["bqfd"]["returns"] for case, r in summary_of(out)["results"].items()}
+
+
+def test_the_folder_has_what_the_readme_promises(whole):
+    for name in ("config.json", "metrics.jsonl", "returns.png", "learnt.png", "visit_weight.png"):
+        assert (whole / name).stat().st_size > 0, name
+    summary = summary_of(whole)
+    assert (summary["size"], summary["episodes"], summary["seeds"]) == (4, 12, 2)
+    assert summary["optimal_return"]["treasure"] == pytest.approx(1 - 0.01 * 3 / 4, abs=1e-6)
+    assert summary["optimal_return"]["bomb"] == 0.0
+    assert summary["seconds"] > 0
+    steps = 2 * 2 * 4 * 12
+    assert summary["steps_per_second"] == pytest.approx(steps / summary["seconds"], rel=0.02)
+    for case in ("treasure", "bomb"):
+        result = summary["results"][case]["bqfd"]
+        assert np.shape(result["returns"]) == (2, 12)
+        assert len(result["first_optimal_episode"]) == len(result["share_optimal_after_10"]) == 2
+
+
+def test_metrics_have_one_row_per_episode_and_agree_with_the_summary(whole):
+    rows = read_jsonl(whole / "metrics.jsonl")
+    assert [row["episode"] for row in rows] == list(range(1, 13))
+    assert [row["step"] for row in rows] == list(range(4, 49, 4))
+    for case, returns in returns_of(whole).items():
+        logged = [row[f"{case}/return"] for row in rows]
+        np.testing.assert_allclose(logged, np.mean(returns, axis=0), atol=1e-6)
+    weights = [row["treasure/visit_weight"] for row in rows]
+    assert all(later < earlier for earlier, later in itertools.pairwise(weights))
+
+
+def test_the_same_seeds_give_the_same_returns_to_the_bit(whole, tmp_path):
+    code, text = run(*ONE, "--episodes", "12", "--out", tmp_path / "again")
+    assert code == 0, text
+    assert returns_of(tmp_path / "again") == returns_of(whole)
+
+
+def test_a_killed_run_resumes_to_the_same_returns_and_metrics(whole, tmp_path):
+    out = tmp_path / "killed"
+    process = start(*ONE, "--episodes", "12", "--out", out)
+    checkpoints = out / "checkpoints" / "bqfd"
+    deadline = time.monotonic() + 120
+    while not list(checkpoints.glob("0*-step-4")):
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (out / "summary.json").exists()
+
+    code, text = run(*ONE, "--episodes", "12", "--out", out, "--resume")
+    assert code == 0, text
+    assert returns_of(out) == returns_of(whole)
+    assert (out / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(whole, tmp_path):
+    out = tmp_path / "stopped"
+    process = start(*ONE, "--episodes", "12", "--out", out)
+    while not (out / "metrics.jsonl").exists() or not read_jsonl(out / "metrics.jsonl"):
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    text = "".join(process.communicate(timeout=60))
+    assert process.returncode == 130
+    assert "--resume" in text
+    assert "Traceback" not in text
+    code, text = run(*ONE, "--episodes", "12", "--out", out, "--resume")
+    assert code == 0, text
+    assert returns_of(out) == returns_of(whole)
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(whole, tmp_path):
+    out = tmp_path / "damaged"
+    subprocess.run(["cp", "-r", whole, out], check=True)
+    newest = max((out / "checkpoints" / "bqfd").glob("0*"))
+    victim = max(newest.rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    victim.write_bytes(content)
+    code, text = run(*ONE, "--episodes", "12", "--out", out, "--resume")
+    assert code == 0, text
+    assert "skipped checkpoint" in text
+    assert newest.name in text
+    assert returns_of(out) == returns_of(whole)
+    assert (out / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+
+
+def test_a_folder_in_use_is_left_alone(whole):
+    before = sorted((path, path.stat().st_mtime_ns) for path in whole.rglob("*"))
+    code, text = run(*ONE, "--episodes", "12", "--out", whole)
+    assert code == 2
+    assert "--resume" in text
+    assert sorted((path, path.stat().st_mtime_ns) for path in whole.rglob("*")) == before
+
+
+def test_resuming_with_other_options_shows_the_difference(whole):
+    code, text = run(*ONE, "--episodes", "13", "--bqfd.eta", "1", "--out", whole, "--resume")
+    assert code == 2
+    assert "episodes: was 12, now 13" in text
+    assert "bqfd.eta: was 3.0, now 1.0" in text
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step(tmp_path):
+    options = [*TINY, "--agents", "dqn", "--dqn.learning-rate", "1e38", "--episodes", "6"]
+    code, text = run(*options, "--out", tmp_path / "nan", "--checkpoint-period", "1")
+    assert code == 1
+    assert re.search(
+        r"loss of dqn became (nan|inf) at agent step \d+ \((treasure|bomb), seed", text
+    )
+    assert "--dqn.learning-rate" in text
+    assert "Traceback" not in text
+    assert not (tmp_path / "nan" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--agents", "sarsa"], "sarsa"),
+        (["--cases", "trap"], "trap"),
+        (["--observation", "pixels"], "pixels"),
+        (["--size", "1"], "--size is 1"),
+        (["--seeds", "0"], "--seeds is 0"),
+        (["--episodes", "0"], "--episodes is 0"),
+        (["--agents", "bqfd", "bqfd"], "twice"),
+        (["--bqfd.gamma", "1.5"], "gamma is 1.5"),
+        (["--resume"], "--out"),
+        (["--resume", "--out", "runs/there-is-no-such-run"], "no run to resume"),
+        (["--out", "pyproject.toml"], "is a file"),
+    ],
+)
+def test_bad_input_is_named(options, named, capsys, monkeypatch):
+    from experiments.run_folder import run_main
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["deep_sea", *options])
+    with pytest.raises(SystemExit) as exit_:
+        run_main(deep_sea.main)
+    assert exit_.value.code == 2
+    captured = capsys.readouterr()
+    assert named in re.sub(r"\s+", " ", captured.err + captured.out)
+
+
+def test_all_agents_run_with_one_hot_and_pretraining(tmp_path, capsys):
+    options = ["--size", "3", "--seeds", "1", "--episodes", "2", "--observation", "onehot"]
+    options += ["--torso", "4", "--hidden", "4", "--bootstrapped.ensemble-size", "2"]
+    options += ["--bootstrapped.prior-scale", "1", "--bqfd.correction-steps", "2"]
+    options += ["--bqfd.pretrain-updates", "3", "--tensorboard", "--cases", "bomb"]
+    agents = ["bqfd", "dqfd", "dqn", "bootstrapped"]
+    code, text = run(*options, "--agents", *agents, "--out", tmp_path / "all")
+    assert code == 0, text
+    assert list(summary_of(tmp_path / "all")["results"]["bomb"]) == agents
+    for name in agents:
+        assert name in text
+        assert os.listdir(tmp_path / "all" / "tensorboard" / name)
+    rows = read_jsonl(tmp_path / "all" / "metrics.jsonl")
+    assert [row["agent"] for row in rows] == [name for name in agents for _ in range(2)]
+
+
+def test_what_counts_as_optimal():
+    best = 1 - 0.01 * 49 / 50
+    returns = np.array([best, best - 0.9e-4, best - 1.1e-4, 1.0, 0.0])
+    expected = [True, True, False, True, False]
+    assert deep_sea.is_optimal(returns, "treasure", best).tolist() == expected
+    returns = np.array([0.0, -0.01, -0.0102, -1.0])
+    assert deep_sea.is_optimal(returns, "bomb", 0.0).tolist() == [True, True, False, False]
+
+
+def test_shares_and_first_episodes_by_hand():
+    returns = np.full((2, 14), -1.0)
+    returns[0, 3:] = 0.0
+    returns[1, 11] = 0.0
+    result = deep_sea._case_summary(returns, "bomb", 0.0)
+    assert result["first_optimal_episode"] == [4, 12]
+    assert result["share_optimal_after_10"] == [1.0, 0.25]
+    never = deep_sea._case_summary(np.full((1, 5), -1.0), "bomb", 0.0)
+    assert never["first_optimal_episode"] == [None]
+    assert never["share_optimal_after_10"] == [None]
+
+
+def test_greedy_paths_by_hand():
+    q = np.zeros((1, 3, 3, 2))
+    q[0, 0, 0, 1] = 1.0  # right from the start, to column 1
+    q[0, 1, 1, 0] = 1.0  # then left, to column 0
+    q[0, 1, 0, 1] = 1e3  # never visited
+    assert deep_sea.paths(q).tolist() == [[0, 1, 0]]

@@ -1,0 +1,354 @@
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+
+from bqfd_jax import networks
+
+KEY = jax.random.key(0)
+
+
+def count(params):
+    return sum(x.size for x in jax.tree.leaves(params))
+
+
+def shapes(params):
+    return jax.tree.map(lambda x: x.shape, params)
+
+
+def normal(shape):
+    return jnp.asarray(np.random.default_rng(1).normal(size=shape), jnp.float32)
+
+
+def make_params(network, observation):
+    """Random parameters; fresh biases are 0, which would hide their part."""
+    rng = np.random.default_rng(0)
+    expected = jax.eval_shape(network.init, KEY, observation)
+    return jax.tree.map(lambda x: jnp.asarray(0.5 * rng.normal(size=x.shape), x.dtype), expected)
+
+
+def dense(layer, x):
+    return x @ np.asarray(layer["kernel"], np.float64) + np.asarray(layer["bias"], np.float64)
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.25, 2**-0.5, 1.0])
+def test_scale_gradient(scale):
+    x = jnp.array([1.0, -2.0, 3.0])
+    f = jax.jit(jax.value_and_grad(lambda x: jnp.sum(networks.scale_gradient(x, scale) ** 2)))
+    value, gradient = f(x)
+    assert value == pytest.approx(14.0, rel=1e-6)
+    chex.assert_trees_all_close(gradient, scale * 2 * x, rtol=1e-6)
+
+
+def test_mlp_torso_is_dense_layers_with_relu():
+    torso = networks.MLPTorso((5, 4))
+    observation = normal((3, 2, 6))
+    params = make_params(torso, observation)
+    assert shapes(params["params"]) == {
+        "Dense_0": {"kernel": (12, 5), "bias": (5,)},
+        "Dense_1": {"kernel": (5, 4), "bias": (4,)},
+    }
+    x = np.asarray(observation, np.float64).reshape(3, 12)
+    for name in ("Dense_0", "Dense_1"):
+        x = np.maximum(dense(params["params"][name], x), 0)
+    assert 0 < np.sum(x == 0) < x.size
+    features = jax.jit(torso.apply)(params, observation)
+    chex.assert_type(features, jnp.float32)
+    np.testing.assert_allclose(features, x, atol=1e-5)
+
+
+def test_mlp_torso_takes_integers_and_an_initializer_for_biases():
+    torso = networks.MLPTorso((3,), bias_init=nn.initializers.constant(0.5))
+    params = torso.init(KEY, jnp.zeros((1, 1, 2), jnp.int32))
+    features = torso.apply(params, jnp.zeros((4, 1, 2), jnp.int32))
+    chex.assert_trees_all_equal(features, jnp.full((4, 3), 0.5))
+
+
+def test_mlp_torso_encodes_what_it_sees():
+    def one_hot(observation):
+        return jax.nn.one_hot(observation, 5)
+
+    torso = networks.MLPTorso((6,), encode=one_hot)
+    observation = jnp.array([[[0, 4]], [[3, 1]]])  # [B, S, 2] positions
+    params = make_params(torso, observation)
+    # Two positions of five cells each.
+    chex.assert_shape(params["params"]["Dense_0"]["kernel"], (10, 6))
+    encoded = jnp.array([[1, 0, 0, 0, 0, 0, 0, 0, 0, 1], [0, 0, 0, 1, 0, 0, 1, 0, 0, 0]])
+    features = torso.apply(params, observation)
+    chex.assert_trees_all_close(features, networks.MLPTorso((6,)).apply(params, encoded))
+    assert np.any(features[0] != features[1])
+
+
+def test_nature_torso_has_the_published_shapes():
+    observation = jax.ShapeDtypeStruct((2, 4, 84, 84), jnp.uint8)
+    torso = networks.NatureTorso()
+    params = jax.eval_shape(torso.init, KEY, observation)
+    assert shapes(params["params"]) == {
+        "Conv_0": {"kernel": (8, 8, 4, 32), "bias": (32,)},
+        "Conv_1": {"kernel": (4, 4, 32, 64), "bias": (64,)},
+        "Conv_2": {"kernel": (3, 3, 64, 64), "bias": (64,)},
+    }
+    # 8192 + 32, 32768 + 64 and 36864 + 64
+    assert count(params) == 8224 + 32832 + 36928
+    # Without padding 84 becomes 20, 9 and 7.
+    features = jax.eval_shape(torso.apply, params, observation)
+    chex.assert_shape(features, (2, 7 * 7 * 64))
+    assert features.dtype == jnp.float32
+
+
+nature_apply = jax.jit(networks.NatureTorso().apply)
+PIXELS = np.random.default_rng(0).integers(256, size=(2, 4, 84, 84)).astype(np.uint8)
+PIXELS[:, :, 0, 0] = 255
+
+
+@pytest.mark.parametrize("frame", [0, 1, 2, 3])
+def test_nature_torso_strides_over_scaled_frames(frame):
+    # Feature 0 of every layer looks at the upper left corner of its window in one channel, so the
+    # torso reads every eighth pixel of one frame: strides 4, 2 and 1.
+    def corner(shape, channel):
+        return jnp.zeros(shape).at[0, 0, channel, 0].set(1.0)
+
+    params = {
+        "Conv_0": {"kernel": corner((8, 8, 4, 32), frame), "bias": jnp.zeros(32)},
+        "Conv_1": {"kernel": corner((4, 4, 32, 64), 0), "bias": jnp.zeros(64)},
+        "Conv_2": {"kernel": corner((3, 3, 64, 64), 0), "bias": jnp.zeros(64)},
+    }
+    features = nature_apply({"params": params}, PIXELS)
+    features = np.asarray(features).reshape(2, 7, 7, 64)
+    np.testing.assert_allclose(features[..., 0], PIXELS[:, frame, 0:56:8, 0:56:8] / 255, rtol=1e-6)
+    np.testing.assert_array_equal(features[..., 1:], 0)
+    np.testing.assert_array_equal(features[:, 0, 0, 0], 1)
+
+
+def test_dueling_head_by_hand():
+    head = networks.DuelingHead(num_actions=3, hidden=5)
+    features = normal((4, 6))
+    params = make_params(head, features)
+    layers = params["params"]
+    assert shapes(layers) == {
+        "streams": {"kernel": (6, 10), "bias": (10,)},
+        "value": {"kernel": (5, 1), "bias": (1,)},
+        "advantage": {"kernel": (5, 3), "bias": (3,)},
+    }
+    q = jax.jit(head.apply)(params, features)
+    chex.assert_shape(q, (4, 3))
+    chex.assert_type(q, jnp.float32)
+    streams = np.maximum(dense(layers["streams"], np.asarray(features, np.float64)), 0)
+    value = dense(layers["value"], streams[:, :5])
+    advantage = dense(layers["advantage"], streams[:, 5:])
+    np.testing.assert_allclose(q, value + advantage - advantage.mean(1, keepdims=True), atol=1e-5)
+    # The mean over actions is the value.
+    np.testing.assert_allclose(np.mean(q, axis=1), value[:, 0], atol=1e-5)
+
+
+def test_dueling_head_does_not_see_a_constant_in_the_advantages():
+    head = networks.DuelingHead(num_actions=3, hidden=5)
+    features = normal((4, 6))
+    params = make_params(head, features)
+
+    def q_with(layer, constant):
+        moved = jax.tree.map(lambda x: x, params)
+        moved["params"][layer]["bias"] += constant
+        return head.apply(moved, features)
+
+    q = head.apply(params, features)
+    chex.assert_trees_all_close(q_with("advantage", 2.0), q, atol=1e-5)
+    chex.assert_trees_all_close(q_with("value", 2.0), q + 2.0, atol=1e-5)
+    uneven = q_with("advantage", jnp.array([3.0, 0.0, 0.0])) - q
+    chex.assert_trees_all_close(uneven, jnp.tile(jnp.array([2.0, -1.0, -1.0]), (4, 1)), atol=1e-5)
+
+
+def test_gradient_into_the_torso_is_scaled():
+    torso = networks.MLPTorso((8, 7))
+    network = networks.QNetwork(torso, num_actions=3, hidden=5)
+    unscaled_head = networks.DuelingHead(num_actions=3, hidden=5, torso_gradient_scale=1.0)
+    observation = normal((4, 1, 6))
+    params = make_params(network, observation)
+    assert set(params["params"]) == {"torso", "DuelingHead_0"}
+
+    def scaled(params):
+        return jnp.sum(network.apply(params, observation) ** 2)
+
+    def unscaled(params):
+        features = torso.apply({"params": params["params"]["torso"]}, observation)
+        head_params = {"params": params["params"]["DuelingHead_0"]}
+        return jnp.sum(unscaled_head.apply(head_params, features) ** 2)
+
+    value, gradient = jax.jit(jax.value_and_grad(scaled))(params)
+    expected_value, expected = jax.jit(jax.value_and_grad(unscaled))(params)
+    assert value == pytest.approx(float(expected_value), rel=1e-5)
+    gradient, expected = gradient["params"], expected["params"]
+    chex.assert_trees_all_close(
+        gradient["DuelingHead_0"], expected["DuelingHead_0"], rtol=1e-4, atol=1e-4
+    )
+    for leaf, full in zip(
+        *map(jax.tree.leaves, (gradient["torso"], expected["torso"])), strict=True
+    ):
+        assert np.any(full != 0)
+        np.testing.assert_allclose(leaf, 2**-0.5 * full, rtol=1e-4, atol=1e-4)
+
+
+# torso 2-64-64, two streams of 256, one value and two advantages
+DEEP_SEA_PARAMETERS = (2 * 64 + 64) + (64 * 64 + 64) + (64 * 512 + 512) + (256 + 1) + (256 * 2 + 2)
+
+
+def test_deep_sea_network():
+    network = networks.deep_sea_network(encode=lambda position: position / 10)
+    observation = jnp.array([[[3, 7]], [[0, 1]], [[9, 9]]])  # [B, S, 2]
+    params = make_params(network, observation)
+    assert count(params) == DEEP_SEA_PARAMETERS
+    q = jax.jit(network.apply)(params, observation)
+    chex.assert_shape(q, (3, 2))
+    chex.assert_type(q, jnp.float32)
+    plain = networks.deep_sea_network(encode=lambda position: position)
+    tenths = jnp.array([[[0.3, 0.7]], [[0.0, 0.1]], [[0.9, 0.9]]])
+    chex.assert_trees_all_close(q, plain.apply(params, tenths), rtol=1e-4)
+    assert np.max(np.abs(q - plain.apply(params, observation))) > 1
+
+
+def test_deep_sea_network_takes_sizes():
+    network = networks.deep_sea_network(encode=lambda x: x, torso=[3], hidden=4, num_actions=5)
+    params = jax.eval_shape(network.init, KEY, jnp.zeros((1, 1, 2)))
+    assert count(params) == (2 * 3 + 3) + (3 * 8 + 8) + (4 + 1) + (4 * 5 + 5)
+    chex.assert_shape(jax.eval_shape(network.apply, params, jnp.zeros((7, 1, 2))), (7, 5))
+
+
+def test_atari_network():
+    network = networks.atari_network(num_actions=18)
+    observation = jax.ShapeDtypeStruct((2, 4, 84, 84), jnp.uint8)
+    params = jax.eval_shape(network.init, KEY, observation)
+    torso = 8224 + 32832 + 36928
+    assert count(params) == torso + (3136 * 1024 + 1024) + (512 + 1) + (512 * 18 + 18)
+    q = jax.eval_shape(network.apply, params, observation)
+    chex.assert_shape(q, (2, 18))
+    assert q.dtype == jnp.float32
+
+
+def test_the_order_of_frames_matters_to_the_torso():
+    params = make_params(networks.NatureTorso(), PIXELS)
+    forward, backward = nature_apply(params, PIXELS), nature_apply(params, PIXELS[:, ::-1])
+    assert np.max(np.abs(forward - backward)) > 1e-2 * np.max(np.abs(forward))
+
+
+class Linear(nn.Module):
+    """The smallest thing that maps observations to Q-values."""
+
+    @nn.compact
+    def __call__(self, observation):
+        bias = nn.initializers.constant(0.5)
+        return nn.Dense(3, bias_init=bias)(observation.reshape(observation.shape[0], -1))
+
+
+K = 4
+SINGLE = networks.from_flax(Linear())
+OBSERVATION = normal((5, 1, 2))
+WITH_PRIOR = networks.ensemble(SINGLE, K, prior_scale=3.0)
+WITHOUT_PRIOR = networks.ensemble(SINGLE, K)
+init_with_prior = jax.jit(WITH_PRIOR.init)
+
+
+def member(params, k):
+    return jax.tree.map(lambda x: x[k], params)
+
+
+def test_ensemble_members_and_their_priors_start_differently():
+    params = init_with_prior(KEY, OBSERVATION)
+    expected = {"params": {"Dense_0": {"kernel": (K, 2, 3), "bias": (K, 3)}}}
+    assert shapes(params) == {"members": expected, "prior": expected}
+    kernels = [params[part]["params"]["Dense_0"]["kernel"] for part in ("members", "prior")]
+    kernels = np.concatenate(kernels).reshape(2 * K, 6)
+    assert len(np.unique(kernels)) == 2 * K * 6
+
+
+def test_ensemble_parameters_depend_on_the_key_alone():
+    params, again = init_with_prior(KEY, OBSERVATION), init_with_prior(KEY, OBSERVATION)
+    chex.assert_trees_all_equal(params, again)
+    other = init_with_prior(jax.random.key(1), OBSERVATION)
+    for part in ("members", "prior"):
+        kernel, other_kernel = (p[part]["params"]["Dense_0"]["kernel"] for p in (params, other))
+        assert np.all(kernel != other_kernel)
+
+
+def test_ensemble_without_prior_has_no_parameters_for_it():
+    params = jax.eval_shape(WITHOUT_PRIOR.init, KEY, OBSERVATION)
+    assert set(params) == {"members"}
+
+
+def test_ensemble_applies_each_member_alone():
+    params = make_params(WITHOUT_PRIOR, OBSERVATION)
+    q = jax.jit(WITHOUT_PRIOR.apply)(params, OBSERVATION)
+    chex.assert_shape(q, (5, K, 3))
+    chex.assert_type(q, jnp.float32)
+    for k in range(K):
+        alone = SINGLE.apply(member(params["members"], k), OBSERVATION)
+        chex.assert_trees_all_close(q[:, k], alone, atol=1e-6)
+        for other in range(k):
+            assert np.max(np.abs(q[:, k] - q[:, other])) > 1e-2
+
+
+def test_ensemble_of_one_is_the_network():
+    network = networks.ensemble(SINGLE, 1)
+    params = make_params(network, OBSERVATION)
+    q = network.apply(params, OBSERVATION)
+    chex.assert_shape(q, (5, 1, 3))
+    alone = SINGLE.apply(member(params["members"], 0), OBSERVATION)
+    chex.assert_trees_all_close(q[:, 0], alone, atol=1e-6)
+
+
+def test_ensemble_of_whole_networks():
+    network = networks.ensemble(networks.deep_sea_network(encode=lambda x: x), K, prior_scale=5.0)
+    params = jax.eval_shape(network.init, KEY, OBSERVATION)
+    # Twice K networks of the size that `test_deep_sea_network` counts.
+    assert count(params) == 2 * K * DEEP_SEA_PARAMETERS
+    chex.assert_shape(jax.eval_shape(network.apply, params, OBSERVATION), (5, K, 2))
+
+
+@pytest.mark.parametrize("network", [WITHOUT_PRIOR, WITH_PRIOR])
+def test_a_member_learns_from_its_own_output_only(network):
+    params = make_params(network, OBSERVATION)
+
+    @jax.jit
+    @jax.grad
+    def gradient(params, k):
+        return jnp.sum(network.apply(params, OBSERVATION)[:, k] ** 2)
+
+    for k in (0, 2):
+        for leaf in jax.tree.leaves(gradient(params, k)["members"]):
+            touched = np.any(np.asarray(leaf).reshape(K, -1) != 0, axis=1)
+            np.testing.assert_array_equal(touched, np.arange(K) == k)
+
+
+def test_prior_is_added_and_scaled():
+    params = make_params(WITH_PRIOR, OBSERVATION)
+    q = jax.jit(WITH_PRIOR.apply)(params, OBSERVATION)
+    for k in range(K):
+        learnt = SINGLE.apply(member(params["members"], k), OBSERVATION)
+        prior = SINGLE.apply(member(params["prior"], k), OBSERVATION)
+        assert np.max(np.abs(prior)) > 1e-2
+        chex.assert_trees_all_close(q[:, k], learnt + 3.0 * prior, atol=1e-5)
+
+
+def test_prior_does_not_learn():
+    params = make_params(WITH_PRIOR, OBSERVATION)
+    optimizer = optax.adam(0.1)
+
+    @jax.jit
+    def update(params):
+        gradient = jax.grad(lambda p: jnp.sum(WITH_PRIOR.apply(p, OBSERVATION) ** 2))(params)
+        updates, _ = optimizer.update(gradient, optimizer.init(params))
+        return gradient, optax.apply_updates(params, updates)
+
+    gradient, new_params = update(params)
+    chex.assert_trees_all_equal(gradient["prior"], jax.tree.map(jnp.zeros_like, params["prior"]))
+    chex.assert_trees_all_equal(new_params["prior"], params["prior"])
+    moved = jax.tree.map(lambda old, new: np.all(old != new), params, new_params)
+    assert all(jax.tree.leaves(moved["members"]))
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_an_empty_ensemble_is_refused(size):
+    with pytest.raises(ValueError, match=f"at least one member, got {size}"):
+        networks.ensemble(SINGLE, size)
