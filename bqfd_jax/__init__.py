@@ -19,7 +19,6 @@ from bqfd_jax.agents import (
 from bqfd_jax.checkpoint import Checkpointer, CheckpointError
 from bqfd_jax.exploration import (
     EzGreedyState,
-    atari_epsilon_schedule,
     epsilon_greedy,
     ez_greedy,
     ez_greedy_init,
@@ -72,7 +71,6 @@ __all__ = [
     "Row",
     "TrainState",
     "Trainer",
-    "atari_epsilon_schedule",
     "atari_network",
     "boltzmann_policy",
     "bqfd_path_td_error",

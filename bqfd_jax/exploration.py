@@ -106,12 +106,3 @@ def linear_schedule(steps: Sequence[int], values: Sequence[float]) -> Callable[[
         raise ValueError(f"the steps of a schedule must increase, got {list(steps)}")
     points, heights = np.asarray(steps, np.float32), np.asarray(values, np.float32)
     return lambda step: jnp.interp(jnp.asarray(step, jnp.float32), points, heights)
-
-
-def atari_epsilon_schedule(initial: float) -> Callable[[Array], Array]:
-    """The paper's Atari schedule: `initial` x (1 to 0.1 over 1M steps, to 0.01 at 50M), >= 0.001.
-
-    `initial` is 1.0 for MsPacman and 0.0 for the other games.
-    """
-    decay = linear_schedule((0, 1_000_000, 50_000_000), (1.0, 0.1, 0.01))
-    return lambda step: jnp.maximum(initial * decay(step), 0.001)

@@ -73,7 +73,7 @@ class LearnerState:
     params: Params  # pytree of float32
     target_params: Params  # the same shapes
     opt_state: Any  # the optimizer's
-    updates: Array  # [] int32, online updates done (pre-training does not count)
+    updates: Array  # [] int32, updates done, pre-training included
 
 
 @chex.dataclass(frozen=True)

@@ -42,9 +42,7 @@ ENCODERS = {"position": deep_sea.encode_position, "onehot": deep_sea.encode_one_
 # One set of hyper-parameters per agent, for both cases and every size.
 _BQFD = BqfdConfig()
 _DQFD = DqfdConfig()
-_DQN = PddDqnConfig(
-    exploration="ez", epsilon_start=1.0, epsilon_decay_start=300, epsilon_decay_end=1000
-)
+_DQN = PddDqnConfig(exploration="ez", epsilon_steps=(300, 1000), epsilon_values=(1.0, 0.0))
 _BOOTSTRAPPED = BootstrappedConfig()
 AgentName = Literal["bqfd", "dqfd", "dqn", "bootstrapped"]
 
@@ -100,7 +98,8 @@ class Job(NamedTuple):
 
     agent: Agent
     env_params: deep_sea.Params  # [runs, ...]
-    init: Any  # () -> TrainState
+    keys: jax.Array  # [runs]
+    init: Any  # (keys, env_params) -> state
     run_episode: Any  # (state, env_params) -> (state, trace, what the agent says of its replay)
 
 
@@ -166,11 +165,11 @@ def make_job(config: Config, agent_config: AgentConfig) -> Job:
         return state, trace, agent.describe(state.replay)
 
     pretrains = agent_config.pretrain_updates > 0
-    init_runs = on_device.over_runs(init, num_runs, called_once=not pretrains)
     return Job(
         agent=agent,
         env_params=env_params,
-        init=lambda: init_runs(keys, env_params),
+        keys=keys,
+        init=on_device.over_runs(init, num_runs, called_once=not pretrains),
         run_episode=on_device.over_runs(run_episode, num_runs, donate_argnums=(0,)),
     )
 
@@ -185,7 +184,7 @@ class Training:
         self.checkpointer = Checkpointer(out / "checkpoints" / name, on_skip=tqdm.write)
         shape = (self.num_runs, config.episodes)
         fresh = {
-            "train": jax.eval_shape(self.job.init),
+            "train": self.job.init.eval_shape(self.job.keys, self.job.env_params),
             "returns": np.full(shape, np.nan, np.float32),
             "visit_weights": np.full(shape, np.nan, np.float32),
             "metrics_position": metrics_position,
@@ -208,7 +207,7 @@ class Training:
         ) as metrics:
             started = time.perf_counter() - state["seconds"]
             if self.is_new:
-                state["train"] = self.job.init()
+                state["train"] = self.job.init(self.job.keys, self.job.env_params)
             while self.episode < episodes:
                 row = self._run_episode()
                 state["seconds"] = time.perf_counter() - started

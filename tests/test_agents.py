@@ -520,10 +520,8 @@ CONFIGS = {
         BqfdConfig,
         **SHARED,
         **CONSTANTS,
-        demo_priority_start=3.0,
-        demo_priority_end=1.0,
-        demo_priority_decay_start=100,
-        demo_priority_decay_end=200,
+        demo_priority_steps=(100, 200),
+        demo_priority_factors=(3.0, 1.0),
     ),
     "bootstrapped": configure(BootstrappedConfig, **SHARED, ensemble_size=2),
 }
@@ -789,10 +787,8 @@ def test_epsilon_falls_in_agent_steps(kind):
     config = configure(
         PddDqnConfig,
         exploration=kind,
-        epsilon_start=0.9,
-        epsilon_end=0.3,
-        epsilon_decay_start=100,
-        epsilon_decay_end=300,
+        epsilon_steps=(100, 300),
+        epsilon_values=(0.9, 0.3),
         ez_max_repeat=4,
     )
     act, actor = act_with(config)
@@ -811,9 +807,7 @@ def test_epsilon_actions_last_one_step_and_ez_actions_longer():
     stays = {}
     for kind in ("epsilon", "ez"):
         # Lengths of 1 .. 100, nearly all alike: repetitions almost never stop between two steps.
-        config = configure(
-            PddDqnConfig, exploration=kind, epsilon_start=1.0, epsilon_end=1.0, ez_exponent=0.01
-        )
+        config = configure(PddDqnConfig, exploration=kind, epsilon_values=(1.0,), ez_exponent=0.01)
         act, actor = act_with(config)
         first, actor = act(actor, 0, 0)
         second, actor = act(actor, 1, 1)
@@ -828,8 +822,7 @@ def test_ez_repeats_no_longer_than_allowed():
     config = configure(
         PddDqnConfig,
         exploration="ez",
-        epsilon_start=1.0,
-        epsilon_end=1.0,
+        epsilon_values=(1.0,),
         ez_exponent=0.01,
         ez_max_repeat=2,
     )
@@ -871,7 +864,7 @@ def test_make_agent_names_what_it_cannot_make():
 
 NAN = float("nan")
 BAD_VALUES = [
-    (PddDqnConfig, "learning_rate", (0.0, -1.0, NAN)),
+    (PddDqnConfig, "learning_rate", (0.0, -1.0, NAN, float("inf"))),
     (PddDqnConfig, "adam_epsilon", (0.0, -1e-8)),
     (PddDqnConfig, "max_gradient_norm", (0.0, -1.0)),
     (PddDqnConfig, "batch_size", (0, -1)),
@@ -883,12 +876,11 @@ BAD_VALUES = [
     (PddDqnConfig, "n_step", (0,)),
     (PddDqnConfig, "huber_delta", (-1.0,)),
     (PddDqnConfig, "priority_exponent", (-0.1, 1.1)),
-    (PddDqnConfig, "importance_exponent", (-0.1,)),
+    (PddDqnConfig, "importance_exponent", (-0.1, 1.1)),
     (PddDqnConfig, "priority_epsilon", (0.0, -1.0)),
-    (PddDqnConfig, "epsilon_start", (-0.1, 1.1)),
-    (PddDqnConfig, "epsilon_end", (-0.1, 1.1)),
-    (PddDqnConfig, "epsilon_decay_start", (-1,)),
-    (PddDqnConfig, "epsilon_decay_end", (0, -1)),
+    (PddDqnConfig, "exploration", ("eps",)),
+    (PddDqnConfig, "epsilon_steps", ((), (5, 5))),
+    (PddDqnConfig, "epsilon_values", ((), (-0.1,), (1.1,), (0.0, 0.1))),
     (PddDqnConfig, "ez_exponent", (0.0, -2.0)),
     (PddDqnConfig, "ez_max_repeat", (0,)),
     (PddDqnConfig, "pretrain_updates", (-1,)),
@@ -903,9 +895,8 @@ BAD_VALUES = [
     (BqfdConfig, "zeta", (-0.1,)),
     (BqfdConfig, "n_step_zeta", (-0.1,)),
     (BqfdConfig, "correction_steps", (0, 4)),
-    (BqfdConfig, "demo_priority_start", (0.0, -1.0)),
-    (BqfdConfig, "demo_priority_end", (0.0, -1.0)),
-    (BqfdConfig, "demo_priority_decay_end", (0, -1)),
+    (BqfdConfig, "demo_priority_steps", ((), (3, 2))),
+    (BqfdConfig, "demo_priority_factors", ((), (0.0,), (-1.0,), (1.0, 1.0))),
     (BootstrappedConfig, "ensemble_size", (0,)),
     (BootstrappedConfig, "mask_probability", (0.0, 1.5)),
     (BootstrappedConfig, "prior_scale", (-1.0,)),
@@ -930,12 +921,23 @@ def test_every_config_checks_what_all_share(kind):
 
 
 def test_bounds_that_depend_on_other_fields_name_them():
-    with pytest.raises(ValueError, match=r"epsilon_decay_end is 7, .*epsilon_decay_start \(7\)"):
-        configure(PddDqnConfig, epsilon_decay_start=7, epsilon_decay_end=7)
+    with pytest.raises(ValueError, match=r"epsilon_values is \(1.0,\), .* epsilon_steps \(0, 7\)"):
+        configure(PddDqnConfig, epsilon_steps=(0, 7), epsilon_values=(1.0,))
     with pytest.raises(ValueError, match=r"correction_steps is 3, .*n_step \(2\)"):
         configure(BqfdConfig, correction_steps=3, n_step=2)
-    with pytest.raises(ValueError, match=r"demo_priority_decay_end is 9, .*decay_start \(9\)"):
-        configure(BqfdConfig, demo_priority_decay_start=9, demo_priority_decay_end=9)
+
+
+def test_an_agent_and_its_replay_must_agree():
+    replay, _ = filled_replay(n_step=3, path_steps=1, exponent=0.6)
+    network = table_network(NUM_STATES, NUM_ACTIONS)
+    agents.make_agent(network, replay, configure(BqfdConfig))
+    for changes, named in (
+        ({"n_step": 2}, "n_step=2, .*n_step=3"),
+        ({"priority_exponent": 0.4}, "priority_exponent=0.4, .*priority_exponent=0.6"),
+        ({"correction_steps": 2}, "path_steps=2, .*path_steps=1"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            agents.make_agent(network, replay, configure(BqfdConfig, **changes))
 
 
 def test_values_at_their_bounds_are_taken():
@@ -946,9 +948,7 @@ def test_values_at_their_bounds_are_taken():
         priority_exponent=0.0,
         importance_exponent=0.0,
     )
-    configure(
-        PddDqnConfig, gamma=1.0, epsilon_start=1.0, epsilon_end=1.0, priority_exponent=1.0, n_step=1
-    )
+    configure(PddDqnConfig, gamma=1.0, epsilon_values=(1.0,), priority_exponent=1.0, n_step=1)
     configure(PddDqnConfig, one_step_weight=0.0, n_step_weight=1.0, batch_size=1, ez_max_repeat=1)
     configure(DqfdConfig, margin=0.0, margin_weight=0.0, l2_weight=0.0)
     configure(BqfdConfig, eta=0.0, variance=0.0, zeta=0.0, noise_ratio=0.0, n_step_zeta=0.0)
@@ -958,19 +958,13 @@ def test_values_at_their_bounds_are_taken():
 
 def test_every_field_of_the_configs_is_tried_with_a_bad_value():
     tried = {(kind, field) for kind, field, _ in BAD_VALUES}
-    # switches and names, and a step that may lie anywhere
-    free = {
-        "exploration",
-        "weight_from_target",
-        "stop_correction_gradient",
-        "demo_priority_decay_start",
-    }
+    switches = {"weight_from_target", "stop_correction_gradient"}
     shared = {field.name for field in dataclasses.fields(AgentConfig)}
     for kind in (PddDqnConfig, DqfdConfig, BqfdConfig, BootstrappedConfig):
         own = {field.name for field in dataclasses.fields(kind)}
         assert own == set(PLAIN[kind])
         own -= set() if kind is PddDqnConfig else shared
-        assert own - free == {field for k, field in tried if k is kind} - free
+        assert own - switches == {field for k, field in tried if k is kind}
 
 
 def test_the_optimizer_uses_the_configs_epsilon():

@@ -287,20 +287,3 @@ def test_schedule_of_one_point_is_constant():
 def test_schedules_that_make_no_sense_are_refused(steps, values, message):
     with pytest.raises(ValueError, match=message):
         exploration.linear_schedule(steps, values)
-
-
-@pytest.mark.parametrize(
-    ("initial", "expected"),
-    [
-        # 25.5M is half-way from 1M to 50M
-        (1.0, [1.0, 0.55, 0.1, 0.055, 0.01, 0.01]),
-        # 0.05 * 0.01 is below the floor
-        (0.05, [0.05, 0.0275, 0.005, 0.00275, 0.001, 0.001]),
-        (0.0, [0.001] * 6),
-    ],
-)
-def test_atari_schedule_by_hand(initial, expected):
-    steps = [0, 500_000, 1_000_000, 25_500_000, 50_000_000, 200_000_000]
-    schedule = exploration.atari_epsilon_schedule(initial)
-    np.testing.assert_allclose(jax.jit(schedule)(jnp.array(steps)), expected, rtol=1e-5)
-    np.testing.assert_allclose([schedule(step) for step in steps], expected, rtol=1e-5)

@@ -260,8 +260,7 @@ def test_ez_greedy_that_never_repeats_is_epsilon_greedy():
         config = configure(
             PddDqnConfig,
             exploration=kind,
-            epsilon_start=epsilon,
-            epsilon_end=epsilon,
+            epsilon_values=(epsilon,),
             ez_max_repeat=1,
         )
         act = quick_jit(acting.make_act(network.apply, config))

@@ -17,7 +17,7 @@ from bqfd_jax.training import on_device
 
 GAMMA = 0.8
 ENV = graph_environment()
-SHARED = {"batch_size": 16, "gamma": GAMMA, "epsilon_start": 1.0, "epsilon_end": 1.0}
+SHARED = {"batch_size": 16, "gamma": GAMMA, "epsilon_values": (1.0,)}
 
 
 def make(config, *, num_lanes=1, stack=1, rows_per_lane=400, num_demo_rows=0, **trainer):
@@ -158,7 +158,7 @@ RANDOM_MAZE = graph_params(MAZE, starts=(0, 1), time_limit=5)
 DEMONSTRATION = ((0, 1, -0.25, GAMMA, "first"), (2, 0, 2.0, 0.0, ""))
 RUN_CONFIG = configure(
     BqfdConfig,
-    **SHARED | {"epsilon_start": 0.5, "epsilon_end": 0.1, "epsilon_decay_end": 40},
+    **SHARED | {"epsilon_steps": (0, 40), "epsilon_values": (0.5, 0.1)},
     exploration="ez",
     learning_rate=0.02,
 )
@@ -284,13 +284,18 @@ def test_schedules_see_agent_steps_and_metrics_are_means_of_updates():
     acted, updated = [], []
 
     def act(params, actor, observation, is_first, key, step):
-        jax.debug.callback(lambda s: acted.append(int(s)), step, ordered=True)
+        newest = params["table"][0, 0]
+        jax.debug.callback(
+            lambda *x: acted.append([float(y) for y in x]), step, newest, ordered=True
+        )
         return jnp.zeros(2, jnp.int32), actor
 
     def update(learner, replay_state, key, step):
         jax.debug.callback(lambda s: updated.append(int(s)), step, ordered=True)
         count = learner.updates + 1
-        return learner.replace(updates=count), replay_state, {"count": count.astype(jnp.float32)}
+        params = jax.tree.map(lambda x: jnp.full_like(x, count), learner.params)
+        learner = learner.replace(updates=count, params=params)
+        return learner, replay_state, {"count": count.astype(jnp.float32)}
 
     trainer = on_device.make_trainer(
         ENV,
@@ -308,7 +313,9 @@ def test_schedules_see_agent_steps_and_metrics_are_means_of_updates():
 
     _, trace = train(jax.random.key(0))
     jax.effects_barrier()
-    assert acted == [0, 2, 4, 6, 8, 10]  # steps of both lanes count
+    steps, newest = zip(*acted, strict=True)
+    assert steps == (0, 2, 4, 6, 8, 10)  # steps of both lanes count
+    assert newest[2:] == (3, 3, 6, 6)  # the online network acts
     assert updated == [4, 4, 4, 8, 8, 8, 12, 12, 12]
     np.testing.assert_allclose(trace.metrics["count"], [2, 5, 8])
 
@@ -376,6 +383,38 @@ def test_rows_and_returns_are_what_the_environment_did():
     assert np.any(actions[1] != actions[2])
 
 
+def test_the_actor_sees_the_stacks_that_the_replay_gathers():
+    steps, stack = 24, 3
+    params = graph_params(MAZE, starts=(0,), time_limit=5)
+    agent, replay, _ = make(configure(PddDqnConfig, **SHARED), num_lanes=2, stack=stack)
+    seen = []
+
+    def act(learner_params, actor, observation, is_first, key, step):
+        jax.debug.callback(
+            lambda *x: seen.append([np.array(y) for y in x]), observation, is_first, ordered=True
+        )
+        return agent.act(learner_params, actor, observation, is_first, key, step)
+
+    trainer = on_device.make_trainer(ENV, agent._replace(act=act), replay, gamma=GAMMA, stack=stack)
+
+    @quick_jit
+    def collect(key):
+        return trainer.run(trainer.init(key, params), params, steps, updates=False)
+
+    state, _ = collect(jax.random.key(6))
+    jax.effects_barrier()
+    observations, firsts = (np.stack(x) for x in zip(*seen, strict=True))
+    for lane in range(2):
+        index = lane * replay.layout.rows_per_lane + np.arange(steps)
+        rows, _ = simulate(np.asarray(state.replay.rows.action)[index])
+        window = []
+        for time, (frame, *_, marks) in enumerate(rows):
+            window = [frame] * stack if "first" in marks else [*window[1:], frame]
+            assert observations[time, lane].tolist() == window
+            assert firsts[time, lane] == ("first" in marks)
+    assert firsts[1:].any()
+
+
 def test_an_end_that_is_both_terminates():
     params = graph_params({(0, None): (1, 1.0), (1, None): (None, 1.0)}, time_limit=2)
     _, _, trainer = make(configure(PddDqnConfig, **SHARED))
@@ -427,7 +466,7 @@ def test_runs_are_spread_over_as_many_devices_as_divide_them():
         "from bqfd_jax.training.on_device import over_runs\n"
         "import jax.numpy as jnp\n"
         "for runs in (4, 3):\n"
-        "    out = over_runs(lambda x, y: {'sum': x.sum() + y}, runs)(\n"
+        "    out = over_runs(lambda x, y: {'sum': x.sum() + y}, runs, called_once=runs == 3)(\n"
         "        jnp.arange(2.0 * runs).reshape(runs, 2), jnp.ones(runs))['sum']\n"
         "    print(len(out.sharding.device_set), *out.tolist())\n"
     )

@@ -39,11 +39,8 @@ def make_act(
     Returns:
       The function; `observation` is `[L, S, ...]`, `is_first` `[L]`, `step` the agent step.
     """
-    epsilon_at = exploration.linear_schedule(
-        (config.epsilon_decay_start, config.epsilon_decay_end),
-        (config.epsilon_start, config.epsilon_end),
-    )
-    explores = config.epsilon_start > 0 or config.epsilon_end > 0
+    epsilon_at = exploration.linear_schedule(config.epsilon_steps, config.epsilon_values)
+    explores = any(config.epsilon_values)
 
     def act(
         params: Params,

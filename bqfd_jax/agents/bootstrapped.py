@@ -38,7 +38,7 @@ def make_loss(members: Network, config: BootstrappedConfig) -> learner.Loss:
                 q_tm1, batch.action, look.reward, look.discount, look.q_value, look.q_selector
             )
             error_loss = td.td_loss(td_error, huber_delta=config.huber_delta)
-            # A sum over members: each gets the gradient it would get alone.
+            # A sum over members: each gets the gradient it would get alone, but for clipping.
             total += look.weight * jnp.sum(mask * error_loss, axis=1)
             td_sizes.append(jnp.mean(jnp.abs(td_error), axis=1))
         output = LossOutput(td_error=td_sizes[0], metrics={"mean_q": jnp.mean(q_tm1)})

@@ -81,8 +81,7 @@ def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
 def make_agent(network: Network, replay: Replay, config: BqfdConfig) -> learner.Agent:
     """BQfD on `network`, learning from `replay`."""
     demo_factor = exploration.linear_schedule(
-        (config.demo_priority_decay_start, config.demo_priority_decay_end),
-        (config.demo_priority_start, config.demo_priority_end),
+        config.demo_priority_steps, config.demo_priority_factors
     )
 
     def priority(td_size: Array, is_expert: Array, step: Array) -> Array:

@@ -1,6 +1,8 @@
 """What can be set in an agent; every count is in agent steps or in updates, and says which."""
 
 import dataclasses
+import itertools
+import math
 from typing import Literal
 
 
@@ -38,14 +40,10 @@ class AgentConfig:
     """Added to the TD error of every row to make its priority."""
     exploration: Literal["epsilon", "ez"] = "epsilon"
     """Random actions last one step (epsilon) or a zeta-distributed while (ez)."""
-    epsilon_start: float = 0.0
-    """Probability of a random action at first."""
-    epsilon_end: float = 0.0
-    """Probability of a random action at last."""
-    epsilon_decay_start: int = 0
-    """Agent step at which epsilon begins to fall."""
-    epsilon_decay_end: int = 1
-    """Agent step at which it has reached its end."""
+    epsilon_steps: tuple[int, ...] = (0,)
+    """Agent steps at which epsilon takes the values below; straight lines between them."""
+    epsilon_values: tuple[float, ...] = (0.0,)
+    """Probability of a random action at those steps, and after the last."""
     ez_exponent: float = 2.0
     """ez-greedy: lengths n of random actions follow n ** -exponent."""
     ez_max_repeat: int = 100
@@ -54,11 +52,15 @@ class AgentConfig:
     """Updates on demonstrations alone before the first agent step."""
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            finite = not isinstance(value, float) or math.isfinite(value)
+            self._require(field.name, finite, "a finite number")
         for name in ("batch_size", "target_period", "n_step", "ez_max_repeat"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
         for name in ("learning_rate", "adam_epsilon", "max_gradient_norm", "ez_exponent"):
             self._require(name, getattr(self, name) > 0, "greater than 0")
-        for name in ("gamma", "epsilon_start", "epsilon_end", "priority_exponent"):
+        for name in ("gamma", "priority_exponent", "importance_exponent"):
             self._require(name, 0 <= getattr(self, name) <= 1, "in [0, 1]")
         self._require("target_step_size", 0 < self.target_step_size <= 1, "in (0, 1]")
         # Without it a row whose TD error is once zero would never be drawn again.
@@ -67,18 +69,21 @@ class AgentConfig:
             "one_step_weight",
             "n_step_weight",
             "huber_delta",
-            "importance_exponent",
-            "epsilon_decay_start",
             "pretrain_updates",
         ):
             self._require(name, getattr(self, name) >= 0, "at least 0")
         if self.one_step_weight == self.n_step_weight == 0:
             raise ValueError("one_step_weight and n_step_weight are both 0; one must be positive")
-        self._require(
-            "epsilon_decay_end",
-            self.epsilon_decay_end > self.epsilon_decay_start,
-            f"greater than epsilon_decay_start ({self.epsilon_decay_start})",
-        )
+        kinds = ("epsilon", "ez")
+        self._require("exploration", self.exploration in kinds, f"one of {', '.join(kinds)}")
+        self._require_schedule("epsilon_steps", "epsilon_values")
+        self._require("epsilon_values", all(0 <= e <= 1 for e in self.epsilon_values), "in [0, 1]")
+
+    def _require_schedule(self, steps: str, values: str) -> None:
+        points, given = getattr(self, steps), getattr(self, values)
+        rises = all(earlier < later for earlier, later in itertools.pairwise(points))
+        self._require(steps, len(points) > 0 and rises, "increasing agent steps")
+        self._require(values, len(given) == len(points), f"as many values as {steps} {points}")
 
     def _require(self, name: str, holds: bool, expected: str) -> None:
         if not holds:
@@ -134,30 +139,24 @@ class BqfdConfig(AgentConfig):
     """Steps of the n-step target that hold a correction."""
     n_step_zeta: float = 0.1
     """Power of the n-step loss's off-policy weight if `correction_steps` exceeds 1."""
-    demo_priority_start: float = 1.0
-    """Factor of a demonstration row's priority at first."""
-    demo_priority_end: float = 1.0
-    """Factor of a demonstration row's priority at last."""
-    demo_priority_decay_start: int = 0
-    """Agent step at which the factor begins to move."""
-    demo_priority_decay_end: int = 1
-    """Agent step at which it has reached its end."""
+    demo_priority_steps: tuple[int, ...] = (0,)
+    """Agent steps at which the factor takes the values below; straight lines between them."""
+    demo_priority_factors: tuple[float, ...] = (1.0,)
+    """Factor of a demonstration row's priority at those steps, and after the last."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("eta", "variance", "noise_ratio", "zeta", "n_step_zeta"):
             self._require(name, getattr(self, name) >= 0, "at least 0")
-        for name in ("beta", "demo_priority_start", "demo_priority_end"):
-            self._require(name, getattr(self, name) > 0, "greater than 0")
+        self._require("beta", self.beta > 0, "greater than 0")
         self._require(
             "correction_steps",
             1 <= self.correction_steps <= self.n_step,
             f"between 1 and n_step ({self.n_step})",
         )
+        self._require_schedule("demo_priority_steps", "demo_priority_factors")
         self._require(
-            "demo_priority_decay_end",
-            self.demo_priority_decay_end > self.demo_priority_decay_start,
-            f"greater than demo_priority_decay_start ({self.demo_priority_decay_start})",
+            "demo_priority_factors", all(f > 0 for f in self.demo_priority_factors), "positive"
         )
 
 

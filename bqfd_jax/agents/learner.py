@@ -137,6 +137,7 @@ def make_agent(
     describe: Callable[[ReplayState], Metrics] = lambda replay_state: {},
 ) -> Agent:
     """Binds what is an agent's own to what all share."""
+    _check_agree(config, replay)
     optimizer = make_optimizer(config)
     parts = (loss, priority, optimizer, replay, config)
     return Agent(
@@ -148,3 +149,18 @@ def make_agent(
         pretrain=make_update(*parts, pretraining=True),
         describe=describe,
     )
+
+
+def _check_agree(config: AgentConfig, replay: Replay) -> None:
+    wanted = {
+        "n_step": config.n_step,
+        "path_steps": getattr(config, "correction_steps", 1),
+        "priority_exponent": config.priority_exponent,
+    }
+    for name, value in wanted.items():
+        made_for = getattr(replay, name)
+        if value != made_for:
+            raise ValueError(
+                f"the agent's config wants a replay with {name}={value}, but it was made with "
+                f"{name}={made_for}; pass the config's value to make_replay"
+            )

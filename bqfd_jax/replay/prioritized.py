@@ -39,6 +39,9 @@ class Replay(NamedTuple):
     set_priorities: Callable[[ReplayState, Array, Array], ReplayState]
     count_visits: Callable[[ReplayState, Array], ReplayState]
     layout: rows_lib.Layout
+    n_step: int
+    path_steps: int
+    priority_exponent: float
     num_bytes: int  # memory that the state takes
 
 
@@ -64,7 +67,7 @@ def make_replay(
       num_demo_rows: demonstration rows, kept for ever.
       stack: frames per observation.
       n_step: steps of the n-step return.
-      path_steps: steps of `Batch.path_*`; at most `n_step` unless it is 1.
+      path_steps: steps of `Batch.path_*`, at most `n_step`.
       priority_exponent: PER's alpha; 0 draws uniformly.
 
     Returns:
@@ -75,9 +78,10 @@ def make_replay(
       `add(state, row)` writes one row per lane, fields `[L, ...]`.  A transition can be drawn
         once its n-step successor is there, and until its oldest stacked frame is overwritten.
       `sample(state, key, batch_size, importance_exponent)` draws by priority; the key is consumed.
-        Something must be there to draw: a demonstration, or more than `n_step` rows.
+        While nothing is there to draw, all importance weights are 0.
       `sample_demonstrations(state, key, batch_size)` draws uniformly from the demonstrations.
-      `set_priorities(state, index, priority)` takes non-negative priorities, exponent not applied.
+      `set_priorities(state, index, priority)` takes priorities, exponent not applied; a row that
+        gets 0 (or NaN) is never drawn again.
       `count_visits(state, index)` counts those rows of `index` that are demonstrations.
     """
     for name, value, least in (
@@ -90,7 +94,7 @@ def make_replay(
     ):
         if value < least:
             raise ValueError(f"{name} is {value}, but must be at least {least}")
-    if path_steps > max(n_step, 1):
+    if path_steps > n_step:
         raise ValueError(f"path_steps is {path_steps}, but must be at most n_step ({n_step})")
     if not 0 <= priority_exponent <= 1:
         raise ValueError(f"priority_exponent is {priority_exponent}, but must lie in [0, 1]")
@@ -102,6 +106,8 @@ def make_replay(
         # 0 ** 0 is 1, but a row of priority 0 must not be drawn whatever the exponent.
         return jnp.where(priority > 0, priority**priority_exponent, 0.0)
 
+    # Compiled, for written outside of jit the demonstrations would copy all rows.
+    @jax.jit
     def init(demonstrations: Row | None = None, demo_priority: float = 1.0) -> ReplayState:
         R, E = layout.num_rows, num_demo_rows
         rows = Row(
@@ -112,9 +118,7 @@ def make_replay(
             is_first=jnp.zeros(R, bool),
             is_last=jnp.zeros(R, bool),
         )
-        given = 0 if demonstrations is None else demonstrations.action.shape[0]
-        if given != E:
-            raise ValueError(f"the replay was made for {E} demonstration rows, but {given} came")
+        _check_fits(demonstrations, E, rows.frame)
         leaves = jnp.zeros(R, jnp.float32)
         if demonstrations is not None:
             rows = jax.tree.map(
@@ -130,11 +134,13 @@ def make_replay(
             visit_count=jnp.ones(E, jnp.int32),
             position=jnp.zeros((), jnp.int32),
             num_added=jnp.zeros((), jnp.int32),
-            max_priority=jnp.ones((), jnp.float32),
+            max_priority=jnp.maximum(1.0, jnp.asarray(demo_priority, jnp.float32)),
         )
 
     def add(state: ReplayState, row: Row) -> ReplayState:
         chex.assert_shape(row.action, (num_lanes,))
+        # Before the very first row there is nothing to stack.
+        row = row.replace(is_first=row.is_first | (state.num_added == 0))
         index = rows_lib.lane_index(layout, state.position)
         previous = rows_lib.neighbour(layout, index, -1)
         rows = jax.tree.map(
@@ -201,9 +207,11 @@ def make_replay(
         state: ReplayState, key: Array, batch_size: int, importance_exponent: float = 0.4
     ) -> Batch:
         index = sum_tree.sample(state.tree, key, batch_size)
+        leaf = sum_tree.get(state.tree, index)
         # (N P(i)) ** -beta over its maximum in the batch: N and the tree's total cancel.
-        weight = sum_tree.get(state.tree, index) ** -importance_exponent
-        return gather(state, index, weight / jnp.max(weight))
+        weight = jnp.where(leaf > 0, leaf**-importance_exponent, 0.0)
+        largest = jnp.max(weight)
+        return gather(state, index, weight / jnp.where(largest > 0, largest, 1.0))
 
     def sample_demonstrations(state: ReplayState, key: Array, batch_size: int) -> Batch:
         if not num_demo_rows:
@@ -219,7 +227,9 @@ def make_replay(
         leaf = jnp.where(still_there, to_leaf(priority), 0.0)
         return state.replace(
             tree=sum_tree.update(state.tree, index, leaf),
-            max_priority=jnp.maximum(state.max_priority, jnp.max(priority)),
+            max_priority=jnp.maximum(
+                state.max_priority, jnp.max(jnp.where(priority > 0, priority, 0.0))
+            ),
         )
 
     def count_visits(state: ReplayState, index: Array) -> ReplayState:
@@ -236,27 +246,46 @@ def make_replay(
         set_priorities=set_priorities,
         count_visits=count_visits,
         layout=layout,
+        n_step=n_step,
+        path_steps=path_steps,
+        priority_exponent=priority_exponent,
         num_bytes=layout.num_rows * row_bytes + 2 * leaves * 4 + num_demo_rows * 4,
     )
 
 
 def check_demonstrations(demonstrations: Row) -> None:
     """Raises `ValueError` unless the rows are whole episodes, one after the other."""
-    is_first = np.asarray(demonstrations.is_first)
-    ends = np.asarray(demonstrations.is_last) | (np.asarray(demonstrations.discount) == 0)
-    if is_first.shape[0] == 0:
-        raise ValueError("a demonstration without rows; leave it out instead")
+    is_first, is_last = np.asarray(demonstrations.is_first), np.asarray(demonstrations.is_last)
+    terminates = ~is_last & (np.asarray(demonstrations.discount) == 0)
+    if is_last.all():
+        raise ValueError("the demonstrations hold no transition; leave them out instead")
     if not is_first[0]:
         raise ValueError("row 0 of the demonstrations must begin an episode (is_first)")
-    for row in np.flatnonzero(np.append(is_first[1:], True)):
-        if not ends[row]:
+    for row in range(len(is_first)):
+        ends_here = row + 1 == len(is_first) or is_first[row + 1]
+        if ends_here and not (is_last[row] or terminates[row]):
             raise ValueError(
                 f"row {row} of the demonstrations is the last of its episode, but neither "
                 "terminates (discount 0) nor is marked is_last"
             )
-    for row in np.flatnonzero(np.asarray(demonstrations.is_last)[:-1]):
-        if not is_first[row + 1]:
+        if not ends_here and is_last[row]:
             raise ValueError(f"row {row} is marked is_last, but its episode goes on")
+        if not ends_here and terminates[row] and not is_last[row + 1]:
+            raise ValueError(f"row {row} terminates (discount 0), but its episode goes on")
+
+
+def _check_fits(demonstrations: Row | None, num_rows: int, frames: Array) -> None:
+    given = 0 if demonstrations is None else demonstrations.action.shape[0]
+    if given != num_rows:
+        raise ValueError(f"the replay was made for {num_rows} demonstration rows, but {given} came")
+    if demonstrations is None:
+        return
+    frame = demonstrations.frame
+    if frame.shape[1:] != frames.shape[1:] or frame.dtype != frames.dtype:
+        raise ValueError(
+            f"demonstration frames are {frame.dtype}{list(frame.shape[1:])}, but the replay was "
+            f"made for {frames.dtype}{list(frames.shape[1:])}"
+        )
 
 
 def _path_discount(path: rows_lib.Walk, rows: Row, steps: int) -> Array:

@@ -78,7 +78,8 @@ def find(tree: SumTree, fraction: Array) -> Array:
         if depth % _LEVELS_PER_UNIFORM == 0:
             # Given that a descent comes by this node, its remaining mass is uniform in it.
             mass = fraction[depth // _LEVELS_PER_UNIFORM] * level[index]
-        left, right = children[2 * index], children[2 * index + 1]
+        pair = children.reshape(-1, 2)[index]
+        left, right = pair[..., 0], pair[..., 1]
         # Rounding may leave more mass than there is to the right: an empty child is never entered.
         go_right = (mass >= left) & (right > 0)
         mass = jnp.where(go_right, mass - left, mass)
@@ -94,7 +95,8 @@ def num_uniforms(tree: SumTree) -> int:
 def sample(tree: SumTree, key: Array, batch_size: int) -> Array:
     """Stratified draw: leaf `b` lies in the b-th of `batch_size` equal parts of the total weight.
 
-    Every draw of the batch taken together is proportional to the leaves; the key is consumed.
+    (In deep trees only up to the node where a fresh uniform takes over.)  The batch taken together
+    is proportional to the leaves; the key is consumed.
 
     Returns:
       Leaf indices, `[batch_size]` int32.

@@ -75,8 +75,8 @@ def make_trainer(
 
     Returns:
       A `Trainer`.  `run(state, env_params, num_iterations)` does `update_period` steps in every
-      lane and then the updates, `num_iterations` times (a static number).  Without demonstrations
-      call `run(..., updates=False)` first, until more than n rows are there to learn from.
+      lane and then the updates, `num_iterations` times (a static number).  `updates=False` only
+      acts, to have something to learn from; until there is, updates change nothing much.
     """
     num_lanes = replay.layout.num_lanes
     reset_lanes = jax.vmap(env.reset, in_axes=(None, 0))
