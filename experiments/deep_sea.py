@@ -141,9 +141,7 @@ def make_job(config: Config, agent_config: AgentConfig) -> Job:
         frame_dtype=env.frame_dtype,
         num_demo_rows=size,
         rows_per_lane=size * config.episodes + agent_config.n_step + 2,
-        n_step=agent_config.n_step,
-        path_steps=getattr(agent_config, "correction_steps", 1),
-        priority_exponent=agent_config.priority_exponent,
+        **agent_config.replay_options(),
     )
     network = networks.deep_sea_network(
         encode=ENCODERS[config.observation](size), torso=config.torso, hidden=config.hidden

@@ -28,6 +28,7 @@ def make(config, *, num_lanes=1, stack=1, rows_per_lane=400, num_demo_rows=0, **
         num_lanes=num_lanes,
         num_demo_rows=num_demo_rows,
         stack=stack,
+        **config.replay_options(),
     )
     agent = make_agent(table_network(4, 2, stack=stack), replay, config)
     return (

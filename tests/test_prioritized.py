@@ -466,7 +466,7 @@ def test_without_demonstrations():
 
 def test_shapes_and_dtypes_of_a_batch():
     replay = make_replay(**SIZES | dict(frame_shape=(5, 4), n_step=3, path_steps=3))
-    demonstrations = DEMONSTRATIONS.replace(frame=np.zeros((6, 5, 4)))
+    demonstrations = DEMONSTRATIONS.replace(frame=np.zeros((6, 5, 4), np.int32))
     state = jax.eval_shape(replay.init, demonstrations)
     batch = jax.eval_shape(lambda state: replay.sample(state, KEY, 7), state)
     stack = ((7, 2, 5, 4), np.int32)
@@ -561,7 +561,7 @@ def test_num_bytes_is_what_the_state_takes(sizes):
     E = replay.layout.num_demo_rows
     frame_shape = (SIZES | sizes)["frame_shape"]
     demo = jax.tree.map(lambda x: np.zeros((E, *x.shape[1:])), DEMONSTRATIONS)
-    demo = demo.replace(frame=np.zeros((E, *frame_shape)))
+    demo = demo.replace(frame=np.zeros((E, *frame_shape), (SIZES | sizes)["frame_dtype"]))
     state = jax.eval_shape(replay.init, demo if E else None)
     real = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
     assert abs(replay.num_bytes - real) <= 16
@@ -656,7 +656,9 @@ def test_whole_episodes_are_demonstrations(steps):
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ([], "without rows"),
+        ([], "no transition"),
+        ([LAST], "no transition"),
+        ([FIRST, TERMINAL, MIDDLE, TERMINAL], "row 1 terminates .* goes on"),
         ([MIDDLE, TERMINAL], "row 0 .* must begin"),
         ([FIRST, TERMINAL, FIRST, MIDDLE], "row 3 .* neither terminates"),
         ([FIRST, MIDDLE, FIRST, TERMINAL], "row 1 .* neither terminates"),
@@ -667,3 +669,37 @@ def test_whole_episodes_are_demonstrations(steps):
 def test_broken_demonstrations_are_named(steps, message):
     with pytest.raises(ValueError, match=message):
         check_demonstrations(as_rows(steps))
+
+
+@pytest.mark.parametrize(
+    "frame", [np.zeros((6, 4), np.int32), np.zeros((6, 3), np.float32), np.zeros((6, 1), np.int32)]
+)
+def test_demonstration_frames_must_be_the_replays_own(frame):
+    with pytest.raises(ValueError, match=r"frames are .* made for int32\[3\]"):
+        make_replay(**SIZES).init(DEMONSTRATIONS.replace(frame=frame))
+
+
+def test_while_nothing_can_be_drawn_importance_weights_are_zero():
+    replay = make_replay(**SIZES | {"num_demo_rows": 0})
+    batch = replay.sample(replay.init(), KEY, 4)
+    np.testing.assert_array_equal(batch.importance_weight, np.zeros(4))
+
+
+def test_the_first_row_of_a_lane_begins_an_episode_whatever_it_says():
+    replay, state = small()
+    state = add_rows(replay, state, 3, first=())
+    first = SIZES["num_demo_rows"] + np.array([0, SIZES["rows_per_lane"]])
+    assert state.rows.is_first[first].all()
+    assert not state.rows.is_first[first + 1].any()
+
+
+def test_a_priority_that_is_not_a_number_hurts_its_row_only():
+    replay, state = small()
+    state = replay.set_priorities(state, jnp.array([0, 1]), jnp.array([np.nan, 3.0]))
+    assert state.max_priority == 3.0
+    np.testing.assert_allclose(sum_tree.get(state.tree, jnp.array([0, 1])), [0.0, 3.0**0.5])
+
+
+def test_new_rows_start_at_the_demonstrations_priority_if_that_is_larger():
+    _, state = small(demo_priority=9.0)
+    assert state.max_priority == 9.0

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +50,14 @@ class AgentConfig:
     """ez-greedy: longest random action, in agent steps."""
     pretrain_updates: int = 0
     """Updates on demonstrations alone before the first agent step."""
+
+    def replay_options(self) -> dict[str, Any]:
+        """What a replay must know of the agent: `make_replay(..., **config.replay_options())`."""
+        return {
+            "n_step": self.n_step,
+            "path_steps": 1,
+            "priority_exponent": self.priority_exponent,
+        }
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -143,6 +151,10 @@ class BqfdConfig(AgentConfig):
     """Agent steps at which the factor takes the values below; straight lines between them."""
     demo_priority_factors: tuple[float, ...] = (1.0,)
     """Factor of a demonstration row's priority at those steps, and after the last."""
+
+    def replay_options(self) -> dict[str, Any]:
+        """As for all agents, with the path that corrections are made along."""
+        return super().replay_options() | {"path_steps": self.correction_steps}
 
     def __post_init__(self) -> None:
         super().__post_init__()

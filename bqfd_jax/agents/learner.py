@@ -152,15 +152,10 @@ def make_agent(
 
 
 def _check_agree(config: AgentConfig, replay: Replay) -> None:
-    wanted = {
-        "n_step": config.n_step,
-        "path_steps": getattr(config, "correction_steps", 1),
-        "priority_exponent": config.priority_exponent,
-    }
-    for name, value in wanted.items():
+    for name, value in config.replay_options().items():
         made_for = getattr(replay, name)
         if value != made_for:
             raise ValueError(
                 f"the agent's config wants a replay with {name}={value}, but it was made with "
-                f"{name}={made_for}; pass the config's value to make_replay"
+                f"{name}={made_for}; use make_replay(..., **config.replay_options())"
             )
