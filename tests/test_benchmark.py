@@ -1,0 +1,29 @@
+"""The benchmark's own arithmetic, and that it finds the replay in order."""
+
+import numpy as np
+import pytest
+
+from experiments import benchmark
+from experiments.run_folder import UsageError
+
+
+def test_a_small_replay_passes_its_own_benchmark(capsys):
+    config = benchmark.ReplayBenchmark(rows=8000, lanes=8, n_step=2, stack=2, calls=3, draws=64_000)
+    figures = benchmark.benchmark_replay(config)
+    assert figures["zero_draws"] == 0
+    assert figures["chi_square_priorities"] < 5
+    assert 0.7 < figures["chi_square_regions"] < 1.2
+    assert figures["milliseconds"] > 0
+    assert "peak memory" in capsys.readouterr().out
+
+
+def test_too_few_rows_are_refused():
+    with pytest.raises(UsageError, match="--rows is 100"):
+        benchmark.benchmark_replay(benchmark.ReplayBenchmark(rows=100))
+
+
+def test_chi_square_by_hand():
+    group = np.array([0, 0, 1, 2])
+    leaves = np.array([1.0, 1.0, 2.0, 0.0])  # groups weigh 2, 2 and nothing
+    drawn = np.array([0, 1, 0, 2])  # found 3 and 1 where 2 and 2 were expected
+    assert benchmark._chi_square(group, leaves, drawn) == pytest.approx((1 / 2 + 1 / 2) / 1)

@@ -1,0 +1,80 @@
+"""Pictures: what is drawn is what was given, and a file is whole or untouched."""
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from bqfd_jax import plots
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that would be saved, in order."""
+    figures = []
+    save = plots.save_figure
+
+    def keep(figure, path):
+        figures.append(figure)
+        return save(figure, path)
+
+    monkeypatch.setattr(plots, "save_figure", keep)
+    return figures
+
+
+def test_curves_show_mean_and_middle_half(drawn, tmp_path):
+    values = np.array([[0.0, 10.0], [1.0, 20.0], [2.0, 30.0], [3.0, 40.0], [100.0, 50.0]])
+    panels = {"one": {"a": values}, "two": {"a": values, "b": -values}}
+    path = plots.curves(
+        tmp_path / "c.png", panels, x_label="x", y_label="y", references={"two": 7.0}
+    )
+    assert path.stat().st_size > 0
+    one, two = drawn[0].axes
+    (line,) = one.lines
+    np.testing.assert_array_equal(line.get_xdata(), [1, 2])
+    np.testing.assert_allclose(line.get_ydata(), [21.2, 30.0])
+    band = one.collections[0].get_paths()[0].vertices
+    assert {1.0, 3.0} <= set(band[band[:, 0] == 1, 1])
+    assert {20.0, 40.0} <= set(band[band[:, 0] == 2, 1])
+    assert band[:, 1].max() < 100
+    assert [text.get_text() for text in two.get_legend().get_texts()] == ["best possible", "a", "b"]
+    assert set(two.lines[0].get_ydata()) == {7.0}
+    assert (one.get_title(), one.get_xlabel(), one.get_ylabel()) == ("one", "x", "y")
+
+
+def test_a_single_point_is_visible(drawn, tmp_path):
+    panels = {"p": {"a": np.ones((2, 1))}}
+    plots.curves(tmp_path / "c.png", panels, x_label="x", y_label="y")
+    assert drawn[0].axes[0].lines[0].get_marker() == "o"
+
+
+def test_grids_hide_what_cannot_be_reached_and_share_a_scale_per_row(drawn, tmp_path):
+    values = np.array([[1.0, 1e3], [-2.0, 0.5]])
+    paths = np.array([[0, 1], [0, 0]])
+    panels = {"case": {"a": (values, paths), "b": (values / 10, paths)}}
+    plots.grids(tmp_path / "g.png", panels, colour_label="gap")
+    first, second = drawn[0].axes[:2]
+    shown = first.images[0].get_array()
+    assert shown.mask.tolist() == [[False, True], [False, False]]
+    assert first.images[0].get_clim() == second.images[0].get_clim() == (-2.0, 2.0)
+    assert [line.get_xdata().tolist() for line in first.lines] == [[0, 1], [0, 0]]
+    assert first.get_title() == "case: a"
+
+
+def test_grids_of_zeros_can_be_drawn(tmp_path):
+    panels = {"case": {"a": (np.zeros((2, 2)), np.zeros((1, 2), int))}}
+    assert plots.grids(tmp_path / "g.png", panels, colour_label="gap").exists()
+
+
+def test_a_failed_picture_leaves_the_old_one(tmp_path, monkeypatch):
+    path = tmp_path / "p.png"
+    path.write_bytes(b"old")
+
+    def fail(self, target, **options):
+        target.write_bytes(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Figure, "savefig", fail)
+    with pytest.raises(OSError, match="no space"):
+        plots.save_figure(Figure(), path)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
