@@ -19,7 +19,7 @@ import numpy as np
 import tyro
 from tqdm import tqdm
 
-from bqfd_jax import networks, plots
+from bqfd_jax import networks
 from bqfd_jax.agents import (
     Agent,
     AgentConfig,
@@ -34,7 +34,9 @@ from bqfd_jax.envs import deep_sea
 from bqfd_jax.metrics import MetricsWriter, write_json_atomic
 from bqfd_jax.replay import make_replay
 from bqfd_jax.training import on_device
+from experiments import deep_sea_report as report
 from experiments import run_folder
+from experiments.deep_sea_report import Result
 from experiments.run_folder import RunError, StopRequested, UsageError
 
 CASES = {"treasure": deep_sea.treasure, "bomb": deep_sea.bomb}
@@ -101,16 +103,6 @@ class Job(NamedTuple):
     keys: jax.Array  # [runs]
     init: Any  # (keys, env_params) -> state
     run_episode: Any  # (state, env_params) -> (state, trace, what the agent says of its replay)
-
-
-class Result(NamedTuple):
-    """What an agent's training leaves behind; runs are cases x seeds."""
-
-    returns: np.ndarray  # [runs, episodes]
-    visit_weights: np.ndarray | None  # [runs, episodes], BQfD only
-    q: np.ndarray  # [runs, N, N, 2]
-    seconds: float
-    metrics_position: int  # where the agent's rows end in metrics.jsonl
 
 
 def check(config: Config) -> None:
@@ -294,130 +286,6 @@ class Training:
         return np.asarray(evaluate_runs(self.state["train"].learner.params))
 
 
-def is_optimal(returns: np.ndarray, case: str, best: float) -> np.ndarray:
-    """Which episodes take the treasure at no needless cost, or keep clear of the bomb."""
-    return returns >= (best - 1e-4 if case == "treasure" else -0.0101)
-
-
-def summarise(config: Config, results: dict[str, Result]) -> dict[str, Any]:
-    """The content of `summary.json`."""
-    best = {
-        case: float(deep_sea.optimal_return(CASES[case](config.size), config.size))
-        for case in config.cases
-    }
-    seconds = sum(result.seconds for result in results.values())
-    steps = len(results) * len(config.cases) * config.seeds * config.size * config.episodes
-    summary: dict[str, Any] = {
-        "size": config.size,
-        "episodes": config.episodes,
-        "seeds": config.seeds,
-        "observation": config.observation,
-        "optimal_return": best,
-        "seconds": round(seconds, 2),
-        "steps_per_second": round(steps / seconds, 1),
-        "results": {},
-    }
-    for i, case in enumerate(config.cases):
-        runs = slice(i * config.seeds, (i + 1) * config.seeds)
-        summary["results"][case] = {
-            name: _case_summary(result.returns[runs], case, best[case])
-            for name, result in results.items()
-        }
-    return summary
-
-
-def _case_summary(returns: np.ndarray, case: str, best: float) -> dict[str, Any]:
-    optimal = is_optimal(returns, case, best)
-    late = optimal[:, 10:]
-    return {
-        "returns": returns.astype(float).round(7).tolist(),
-        "first_optimal_episode": [int(o.argmax()) + 1 if o.any() else None for o in optimal],
-        "share_optimal_after_10": [float(o.mean()) if o.size else None for o in late],
-    }
-
-
-def table(summary: dict[str, Any]) -> str:
-    """The results as text, one line per case and agent."""
-    head = ("case", "agent", "first optimal (median, worst)", "share after 10 (mean, worst)")
-    lines = [(*head, "mean return")]
-    for case, agents in summary["results"].items():
-        for name, result in agents.items():
-            first = [np.inf if e is None else e for e in result["first_optimal_episode"]]
-            share = [s for s in result["share_optimal_after_10"] if s is not None]
-            lines.append(
-                (
-                    case,
-                    name,
-                    f"{_episode(np.median(first))}, {_episode(max(first))}",
-                    f"{np.mean(share):.3f}, {min(share):.3f}" if share else "-",
-                    f"{np.mean(result['returns']):+.4f}",
-                )
-            )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
-
-
-def _episode(number: float) -> str:
-    return "never" if np.isinf(number) else f"{number:g}"
-
-
-def draw(config: Config, results: dict[str, Result], best: dict[str, float], out: Path) -> None:
-    """The pictures of the run folder."""
-
-    def by_case(per_run: np.ndarray) -> dict[str, np.ndarray]:
-        split = per_run.reshape(len(config.cases), config.seeds, *per_run.shape[1:])
-        return dict(zip(config.cases, split, strict=True))
-
-    returns = {name: by_case(result.returns) for name, result in results.items()}
-    plots.curves(
-        out / "returns.png",
-        {case: {name: returns[name][case] for name in results} for case in config.cases},
-        x_label="episode",
-        y_label="training return",
-        references=best,
-    )
-    q = {name: by_case(result.q) for name, result in results.items()}
-    plots.grids(
-        out / "learnt.png",
-        {
-            case: {
-                name: (
-                    (q[name][case][..., 1] - q[name][case][..., 0]).mean(0),
-                    paths(q[name][case]),
-                )
-                for name in results
-            }
-            for case in config.cases
-        },
-        colour_label="Q(right) - Q(left), mean of seeds",
-    )
-    weights = {
-        n: by_case(r.visit_weights) for n, r in results.items() if r.visit_weights is not None
-    }
-    if weights:
-        plots.curves(
-            out / "visit_weight.png",
-            {case: {name: weights[name][case] for name in weights} for case in config.cases},
-            x_label="episode",
-            y_label="visit weight, mean of the demonstration",
-        )
-
-
-def paths(q: np.ndarray) -> np.ndarray:
-    """Columns that the greedy policy of each seed visits, `[seeds, N]`, from `[seeds, N, N, 2]`."""
-    seeds, size = q.shape[:2]
-    column = np.zeros(seeds, int)
-    visited = [column]
-    for row in range(size - 1):
-        goes_right = q[np.arange(seeds), row, column].argmax(-1) == 1
-        column = np.clip(np.where(goes_right, column + 1, column - 1), 0, size - 1)
-        visited.append(column)
-    return np.stack(visited, axis=1)
-
-
 def main(config: Config | None = None) -> None:
     """Trains every agent and writes the run folder."""
     config = config or tyro.cli(Config, description=__doc__, prog="python -m experiments.deep_sea")
@@ -441,10 +309,14 @@ def main(config: Config | None = None) -> None:
             progress.set_postfix_str(f"{name}: compiling")
             results[name] = Training(config, name, out, position).run(progress, stop_asked)
             position = results[name].metrics_position
-    summary = summarise(config, results)
-    draw(config, results, summary["optimal_return"], out)
+    best = {
+        case: float(deep_sea.optimal_return(CASES[case](config.size), config.size))
+        for case in config.cases
+    }
+    summary = report.summarise(config, best, results)
+    report.draw(config, best, results, out)
     write_json_atomic(out / "summary.json", summary)
-    print(f"\n{table(summary)}\n\n{summary['seconds']:.0f} s; curves and summary in {out}")
+    print(f"\n{report.table(summary)}\n\n{summary['seconds']:.0f} s; curves and summary in {out}")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import pytest
 
 from bqfd_jax.metrics import read_jsonl
 from experiments import deep_sea
+from experiments import deep_sea_report as report
 
 ROOT = Path(__file__).parent.parent
 TINY = ["--size", "4", "--seeds", "2", "--torso", "8", "8", "--hidden", "8"]
@@ -214,19 +215,19 @@ def test_what_counts_as_optimal():
     best = 1 - 0.01 * 49 / 50
     returns = np.array([best, best - 0.9e-4, best - 1.1e-4, 1.0, 0.0])
     expected = [True, True, False, True, False]
-    assert deep_sea.is_optimal(returns, "treasure", best).tolist() == expected
+    assert report.is_optimal(returns, "treasure", best).tolist() == expected
     returns = np.array([0.0, -0.01, -0.0102, -1.0])
-    assert deep_sea.is_optimal(returns, "bomb", 0.0).tolist() == [True, True, False, False]
+    assert report.is_optimal(returns, "bomb", 0.0).tolist() == [True, True, False, False]
 
 
 def test_shares_and_first_episodes_by_hand():
     returns = np.full((2, 14), -1.0)
     returns[0, 3:] = 0.0
     returns[1, 11] = 0.0
-    result = deep_sea._case_summary(returns, "bomb", 0.0)
+    result = report._case_summary(returns, "bomb", 0.0)
     assert result["first_optimal_episode"] == [4, 12]
     assert result["share_optimal_after_10"] == [1.0, 0.25]
-    never = deep_sea._case_summary(np.full((1, 5), -1.0), "bomb", 0.0)
+    never = report._case_summary(np.full((1, 5), -1.0), "bomb", 0.0)
     assert never["first_optimal_episode"] == [None]
     assert never["share_optimal_after_10"] == [None]
 
@@ -236,4 +237,4 @@ def test_greedy_paths_by_hand():
     q[0, 0, 0, 1] = 1.0  # right from the start, to column 1
     q[0, 1, 1, 0] = 1.0  # then left, to column 0
     q[0, 1, 0, 1] = 1e3  # never visited
-    assert deep_sea.paths(q).tolist() == [[0, 1, 0]]
+    assert report.paths(q).tolist() == [[0, 1, 0]]
