@@ -48,6 +48,10 @@ class ReplayBenchmark:
 
 def benchmark_replay(config: ReplayBenchmark) -> dict[str, float]:
     """Measures and prints; returns the figures by name."""
+    for name in ("lanes", "batch_size", "stack", "n_step", "calls", "draws"):
+        if getattr(config, name) < 1:
+            flag = name.replace("_", "-")
+            raise UsageError(f"--{flag} is {getattr(config, name)}, but must be at least 1")
     if config.rows < 1000 * config.lanes:
         raise UsageError(f"--rows is {config.rows}, but must be at least 1000 per lane")
     replay = make_replay(
