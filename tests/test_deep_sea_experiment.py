@@ -24,10 +24,15 @@ TINY = ["--size", "4", "--seeds", "2", "--torso", "8", "8", "--hidden", "8"]
 ONE = [*TINY, "--agents", "bqfd", "--checkpoint-period", "4"]
 
 
+# These runs are tiny: nearly all of their time would go into optimising compiled code.
+QUICK = {**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+
+
 def start(*options) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-m", "experiments.deep_sea", *map(str, options)],
         cwd=ROOT,
+        env=QUICK,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
