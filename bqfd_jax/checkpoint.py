@@ -19,12 +19,14 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
+
+if TYPE_CHECKING:
+    import orbax.checkpoint as ocp
 
 _FORMAT = 1
 _MANIFEST = "manifest.json"
@@ -177,7 +179,7 @@ class Checkpointer:
         for i, group in enumerate(groups):
             items = {f"{leaf}-{start}": _piece(arrays[leaf], start, n) for leaf, start, n in group}
             with self._orbax() as orbax:
-                orbax.save(folder / f"arrays-{i:03d}", args=ocp.args.PyTreeSave(items))
+                orbax.save(folder / f"arrays-{i:03d}", args=_load_orbax().args.PyTreeSave(items))
         body = {
             "format": _FORMAT,
             "step": step,
@@ -192,7 +194,8 @@ class Checkpointer:
         for parent, _, _ in os.walk(folder):
             _sync(parent)
 
-    def _orbax(self) -> ocp.Checkpointer:
+    def _orbax(self) -> "ocp.Checkpointer":
+        ocp = _load_orbax()
         handler = ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_compression=self._compress)
         return ocp.Checkpointer(handler)
 
@@ -216,6 +219,14 @@ class Checkpointer:
 
 class _DamagedError(Exception):
     """The files are not what was written."""
+
+
+@functools.cache
+def _load_orbax() -> Any:
+    # Only when a checkpoint is written or read: it takes a second, and memory.
+    import orbax.checkpoint
+
+    return orbax.checkpoint
 
 
 def _number_of(path: Path) -> int:
@@ -350,6 +361,7 @@ def _put_rows(array: jax.Array, rows: jax.Array, start: int) -> jax.Array:
 
 
 def _read(path: Path, manifest: dict[str, Any], wanted: dict[str, Any]) -> list[Any]:
+    ocp = _load_orbax()
     names = list(manifest["leaves"])
     read: dict[str, Any] = {}
     for i, group in enumerate(manifest["groups"]):

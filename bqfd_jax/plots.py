@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+# Curves that lie upon each other stay visible if they differ in more than colour.
+_STYLES = ("-", "--", "-.", ":")
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
@@ -48,14 +50,13 @@ def curves(
     for axis, (title, labelled) in zip(axes, panels.items(), strict=True):
         if references and title in references:
             axis.axhline(references[title], color="0.5", lw=1, ls="--", label="best possible")
-        for colour, (label, values) in zip(
-            itertools.cycle(_COLOURS), labelled.items(), strict=False
-        ):
+        looks = zip(itertools.cycle(_COLOURS), itertools.cycle(_STYLES), strict=False)
+        for (label, values), (colour, style) in zip(labelled.items(), looks, strict=False):
             x = np.arange(1, values.shape[1] + 1)
             low, high = np.quantile(values, (0.25, 0.75), axis=0)
             axis.fill_between(x, low, high, color=colour, alpha=0.2, lw=0)
             marker = "o" if values.shape[1] == 1 else None
-            axis.plot(x, values.mean(0), color=colour, lw=1.8, label=label, marker=marker)
+            axis.plot(x, values.mean(0), style, color=colour, lw=1.8, label=label, marker=marker)
         axis.set(title=title, xlabel=x_label)
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False, fontsize=8)
@@ -91,7 +92,7 @@ def grids(
             for seed_path in paths:
                 axis.plot(seed_path, np.arange(len(seed_path)), color="k", lw=0.9, alpha=0.45)
             axis.set_title(f"{row_title}: {title}", fontsize=10)
-            axis.set(xticks=[], yticks=[])
+            axis.set(xticks=[], yticks=[], xlabel="column", ylabel="row", facecolor="0.8")
             axis.set_xlim(-0.5, values.shape[1] - 0.5)
             axis.set_ylim(values.shape[0] - 0.5, -0.5)
         figure.colorbar(image, ax=list(axis_row), label=colour_label, shrink=0.85)

@@ -18,7 +18,7 @@ import tyro
 from tqdm import tqdm
 
 from bqfd_jax.replay import Replay, ReplayState, make_replay, sum_tree
-from bqfd_jax.types import Row
+from bqfd_jax.types import Batch, Row
 from experiments.run_folder import UsageError, run_main
 
 _FRAME = (84, 84)
@@ -48,6 +48,10 @@ class ReplayBenchmark:
 
 def benchmark_replay(config: ReplayBenchmark) -> dict[str, float]:
     """Measures and prints; returns the figures by name."""
+    for name in ("lanes", "batch_size", "stack", "n_step", "calls", "draws"):
+        if getattr(config, name) < 1:
+            flag = name.replace("_", "-")
+            raise UsageError(f"--{flag} is {getattr(config, name)}, but must be at least 1")
     if config.rows < 1000 * config.lanes:
         raise UsageError(f"--rows is {config.rows}, but must be at least 1000 per lane")
     replay = make_replay(
@@ -60,11 +64,10 @@ def benchmark_replay(config: ReplayBenchmark) -> dict[str, float]:
         priority_exponent=1.0,
     )
     print(f"replay of {replay.layout.num_rows:,} rows, {replay.num_bytes / 1e9:.2f} GB by design")
-    state = _fill(replay, jax.jit(replay.init)())
-    memory = _peak_memory()
-    print(f"  filled; peak memory of the process {memory:.2f} GB")
-
+    state = _fill(replay, replay.init())
     milliseconds, state = _time_parts(replay, state, config)
+    memory = _peak_memory()
+    print(f"  filled and used; peak memory of the process {memory:.2f} GB")
     for name, value in milliseconds.items():
         print(f"  {name:36s} {value:6.3f} ms")
     together = sum(milliseconds.values())
@@ -76,7 +79,6 @@ def benchmark_replay(config: ReplayBenchmark) -> dict[str, float]:
         f"  {config.draws:,} draws: {zeros} of priority zero; chi-square per degree of freedom "
         f"{by_priority:.2f} (priorities), {by_region:.2f} ({_REGIONS} regions)"
     )
-    print(f"  peak memory of the process in the end {_peak_memory():.2f} GB")
     return {
         "memory_gb": memory,
         "milliseconds": together,
@@ -91,7 +93,7 @@ def _row(step: jax.Array, lanes: int) -> Row:
     """Rows whose frames and rewards tell their time; an episode lasts 1000 steps."""
     is_first = step % 1000 == 0
     return Row(
-        frame=jnp.broadcast_to((step % 256).astype(jnp.uint8), (lanes, *_FRAME)),
+        frame=jnp.full((lanes, *_FRAME), step % 256, jnp.uint8),
         action=jnp.zeros(lanes, jnp.int32),
         reward=jnp.full(lanes, step, jnp.float32),
         discount=jnp.where(jnp.full(lanes, step % 1000 == 999), 0.0, 0.99),
@@ -119,9 +121,14 @@ def _time_parts(
     replay: Replay, state: ReplayState, config: ReplayBenchmark
 ) -> tuple[dict[str, float], ReplayState]:
     add = jax.jit(replay.add, donate_argnums=0)
-    draw = jax.jit(lambda state, key: replay.sample(state, key, config.batch_size))
+
+    @jax.jit
+    def draw(state: ReplayState, call: int) -> Batch:
+        key = jax.random.fold_in(jax.random.key(0), call)
+        return replay.sample(state, key, config.batch_size)
+
     prioritise = jax.jit(replay.set_priorities, donate_argnums=0)
-    row = jax.block_until_ready(_row(jnp.int32(1), config.lanes))
+    row = jax.block_until_ready(jax.jit(_row, static_argnums=1)(1, config.lanes))
     seconds: dict[str, list[float]] = {"add": [], "draw": [], "prioritise": []}
 
     def timed(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -130,10 +137,11 @@ def _time_parts(
         seconds[name].append(time.perf_counter() - start)
         return result
 
-    for key in jax.random.split(jax.random.key(0), config.calls + 10):
+    random = np.random.default_rng(0)
+    for call in range(config.calls + 10):
         state = timed("add", add, state, row)
-        batch = timed("draw", draw, state, key)
-        priorities = jax.block_until_ready(jax.random.uniform(key, (config.batch_size,)))
+        batch = timed("draw", draw, state, call)
+        priorities = random.uniform(size=config.batch_size).astype(np.float32)
         state = timed("prioritise", prioritise, state, batch.index, priorities)
     # The first calls compile.
     median = {name: 1e3 * float(np.median(values[10:])) for name, values in seconds.items()}

@@ -1,13 +1,14 @@
 """The paper's first experiment: DeepSea with a treasure or a bomb where the expert leads.
 
     python -m experiments.deep_sea
-    python -m experiments.deep_sea --size 100 --agents bqfd dqfd --bqfd.eta 1 --out runs/mine
-    python -m experiments.deep_sea --out runs/mine --resume
+    python -m experiments.deep_sea --size 20 --agents bqfd dqfd --bqfd.eta 1 --out runs/mine
 
+A run that was stopped or killed goes on if the same command is given with --resume at its end.
 Writes a folder with `summary.json`, `metrics.jsonl`, pictures and checkpoints.
 """
 
 import dataclasses
+import importlib.util
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -118,6 +119,8 @@ def check(config: Config) -> None:
             raise UsageError(f"--{name} is empty; name at least one")
         if name != "torso" and len(set(values)) < len(values):
             raise UsageError(f"--{name} names something twice: {' '.join(values)}")
+    if config.tensorboard and importlib.util.find_spec("tensorboardX") is None:
+        raise UsageError("--tensorboard needs the extra: pip install 'bqfd-jax[tensorboard]'")
 
 
 def make_job(config: Config, agent_config: AgentConfig) -> Job:
@@ -143,7 +146,12 @@ def make_job(config: Config, agent_config: AgentConfig) -> Job:
 
     def init(key: jax.Array, params: deep_sea.Params) -> on_device.TrainState:
         demonstration = deep_sea.demonstrate(
-            env, params, deep_sea.always_right, key, size=size, gamma=agent_config.gamma
+            env,
+            params,
+            deep_sea.always_right,
+            jax.random.fold_in(key, 0),
+            size=size,
+            gamma=agent_config.gamma,
         )
         state = trainer.init(key, params, demonstration)
         if agent_config.pretrain_updates:
@@ -167,7 +175,10 @@ def make_job(config: Config, agent_config: AgentConfig) -> Job:
 class Training:
     """One agent's way from its last checkpoint, or from the beginning, to the last episode."""
 
-    def __init__(self, config: Config, name: AgentName, out: Path, metrics_position: int):
+    def __init__(
+        self, config: Config, name: AgentName, out: Path, *, metrics_position: int, resume: bool
+    ):
+        self.started = time.perf_counter()
         self.config, self.name, self.out = config, name, out
         self.job = make_job(config, getattr(config, name))
         self.num_runs = len(config.cases) * config.seeds
@@ -180,48 +191,72 @@ class Training:
             "metrics_position": metrics_position,
             "seconds": 0.0,
         }
-        restored = self.checkpointer.restore(fresh) if config.resume else None
+        restored = self.checkpointer.restore(fresh) if resume else None
         # Everything that a checkpoint holds.
         self.episode, self.state = restored or (0, fresh)
         self.is_new = restored is None
+        self.was_finished = self.episode == config.episodes
+        if restored:
+            # Where the compiled function wants it, or it would be compiled for both places.
+            runs = on_device.runs_sharding(self.num_runs)
+            self.state["train"] = jax.device_put(self.state["train"], runs)
 
     def run(self, progress: tqdm, stop_asked: Callable[[], bool]) -> Result:
         """Trains to the end; saves now and then, and when asked to stop."""
         progress.update(self.episode * self._steps_per_episode)
+        state = self.state
+        if not self.was_finished:
+            self._train(progress, stop_asked)
+        q = self._q_values()
+        weights = state["visit_weights"]
+        seconds = state["seconds"] if self.was_finished else self._seconds()
+        return Result(
+            returns=state["returns"],
+            visit_weights=None if np.isnan(weights).all() else weights,
+            q=q,
+            seconds=seconds,
+            metrics_position=state["metrics_position"],
+        )
+
+    def _train(self, progress: tqdm, stop_asked: Callable[[], bool]) -> None:
         state, episodes = self.state, self.config.episodes
-        tensorboard_dir = self.out / "tensorboard" / self.name if self.config.tensorboard else None
-        with MetricsWriter(
-            self.out / "metrics.jsonl",
-            position=state["metrics_position"],
-            tensorboard_dir=tensorboard_dir,
-        ) as metrics:
-            started = time.perf_counter() - state["seconds"]
+        with self._open_metrics() as metrics:
             if self.is_new:
                 state["train"] = self.job.init(self.job.keys, self.job.env_params)
             while self.episode < episodes:
                 row = self._run_episode()
-                state["seconds"] = time.perf_counter() - started
                 metrics.write(row)
                 progress.update(self._steps_per_episode)
                 progress.set_postfix_str(self._postfix(row))
+                stops = stop_asked()
                 due = self.episode % self.config.checkpoint_period == 0
-                if due or self.episode == episodes or stop_asked():
+                if due or stops or self.episode == episodes:
                     state["metrics_position"] = metrics.position()
-                    self.checkpointer.save(self.episode, state)
-                if stop_asked():
+                    saved = {**state, "seconds": self._seconds()}
+                    self.checkpointer.save(self.episode, saved)
+                if stops:
                     raise StopRequested(
                         f"stopped after episode {self.episode} of {self.name}, all saved; "
                         f"continue with the same options and --out {self.out} --resume"
                     )
-        return Result(
-            returns=state["returns"],
-            visit_weights=None
-            if np.isnan(state["visit_weights"]).all()
-            else state["visit_weights"],
-            q=self._q_values(),
-            seconds=state["seconds"],
-            metrics_position=state["metrics_position"],
-        )
+
+    def _seconds(self) -> float:
+        """Time spent on this agent, in earlier sittings too."""
+        return self.state["seconds"] + time.perf_counter() - self.started
+
+    def _open_metrics(self) -> MetricsWriter:
+        try:
+            return MetricsWriter(
+                self.out / "metrics.jsonl",
+                position=self.state["metrics_position"],
+                tensorboard_dir=(
+                    self.out / "tensorboard" / self.name if self.config.tensorboard else None
+                ),
+            )
+        except ValueError as error:
+            raise RunError(
+                f"{error}. Put the file back, or start anew in another --out."
+            ) from error
 
     @property
     def _steps_per_episode(self) -> int:
@@ -231,7 +266,8 @@ class Training:
         """One episode in every run; returns its row for metrics.jsonl."""
         state = self.state
         state["train"], trace, described = self.job.run_episode(state["train"], self.job.env_params)
-        self._check_finite(np.asarray(trace.metrics["loss"]))
+        for name in ("loss", "gradient_norm"):
+            self._check_finite(name.replace("_", " "), np.asarray(trace.metrics[name]))
         # The last step of the chunk ends the episode in every run: [runs, steps, period, lanes].
         state["returns"][:, self.episode] = np.asarray(trace.episode_return)[:, -1, -1, 0]
         if "visit_weight" in described:
@@ -251,16 +287,16 @@ class Training:
                 row[f"{case}/{name}"] = float(seeds.mean())
         return row
 
-    def _check_finite(self, loss: np.ndarray) -> None:
-        """Stops before anything spoilt is saved; `loss` is `[runs, steps]`."""
-        if np.isfinite(loss).all():
+    def _check_finite(self, name: str, values: np.ndarray) -> None:
+        """Stops before anything spoilt is saved; `values` is `[runs, steps]`."""
+        if np.isfinite(values).all():
             return
-        run, step = np.argwhere(~np.isfinite(loss))[0]
+        step, run = np.argwhere(~np.isfinite(values.T))[0]
         case, seed = divmod(int(run), self.config.seeds)
         saved = self.checkpointer.steps()
         last_good = f"episode {saved[-1]} in {self.out}" if saved else "none yet"
         raise RunError(
-            f"the loss of {self.name} became {loss[run, step]} at agent step "
+            f"the {name} of {self.name} became {values[run, step]} at agent step "
             f"{self.episode * self.config.size + int(step) + 1} ({self.config.cases[case]}, "
             f"seed {seed}). Last good checkpoint: {last_good}. A smaller "
             f"--{self.name}.learning-rate than {getattr(self.config, self.name).learning_rate} "
@@ -292,23 +328,27 @@ def main(config: Config | None = None) -> None:
     check(config)
     stored = run_folder.config_dict(config, without=_NOT_RESULT)
     out = run_folder.prepare(config.out, stored, name="deep_sea", resume=config.resume)
-    devices = jax.devices()
+    num_runs = len(config.cases) * config.seeds
+    devices = on_device.runs_sharding(num_runs).mesh.devices
     print(
         f"DeepSea {config.size} x {config.size}, {config.episodes} episodes, {config.seeds} seeds; "
         f"{' '.join(config.cases)}; {' '.join(config.agents)}\n"
-        f"on {len(devices)} {devices[0].platform} device(s); writing to {out}"
+        f"on {devices.size} {devices[0].platform} device(s); writing to {out}"
     )
-    num_steps = len(config.cases) * config.seeds * config.size * config.episodes
+    num_steps = num_runs * config.size * config.episodes
     results: dict[str, Result] = {}
-    position = 0
+    position, resume = 0, config.resume
     with (
         tqdm(total=len(config.agents) * num_steps, unit="step", unit_scale=True) as progress,
         run_folder.stop_signals() as stop_asked,
     ):
         for name in config.agents:
             progress.set_postfix_str(f"{name}: compiling")
-            results[name] = Training(config, name, out, position).run(progress, stop_asked)
+            training = Training(config, name, out, metrics_position=position, resume=resume)
+            results[name] = training.run(progress, stop_asked)
             position = results[name].metrics_position
+            # What follows in metrics.jsonl was cut off if this agent had episodes to do.
+            resume = resume and training.was_finished
     best = {
         case: float(deep_sea.optimal_return(CASES[case](config.size), config.size))
         for case in config.cases

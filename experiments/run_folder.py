@@ -53,7 +53,8 @@ def prepare(out: Path | None, config: dict[str, Any], *, name: str, resume: bool
     if resume:
         _check_same(path, config)
         return out
-    if out.exists() and any(out.iterdir()):
+    # A run killed while it wrote its config has left nothing worth keeping.
+    if out.exists() and any(item.name != ".config.json.tmp" for item in out.iterdir()):
         raise UsageError(
             f"{out} exists already. Continue it with --resume, or choose another --out."
         )
@@ -73,6 +74,8 @@ def _check_same(path: Path, config: dict[str, Any]) -> None:
         )
     try:
         stored = json.loads(path.read_text())
+        if not isinstance(stored, dict):
+            raise ValueError("it holds no options")
     except ValueError as error:
         raise UsageError(f"{path} is damaged ({error}); it cannot be resumed safely") from error
     differences = list(_differences(stored, config))
@@ -144,6 +147,8 @@ def run_main(main: Callable[[], None]) -> None:
         # The reader of our output is gone; there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        _leave(f"error: {error}; what was saved before stays", 1)
 
 
 def _leave(message: str, code: int) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tqdm import tqdm
 
 from bqfd_jax.metrics import read_jsonl
 from experiments import deep_sea
@@ -122,6 +123,114 @@ def test_ctrl_c_saves_and_says_how_to_go_on(whole, tmp_path):
     code, text = run(*ONE, "--episodes", "12", "--out", out, "--resume")
     assert code == 0, text
     assert returns_of(out) == returns_of(whole)
+
+
+@pytest.fixture(scope="module")
+def three_agents(tmp_path_factory) -> Path:
+    """A run of three agents that is large enough to show what they are known for."""
+    out = tmp_path_factory.mktemp("runs") / "three"
+    code, text = run(*THREE, "--out", out)
+    assert code == 0, text
+    return out
+
+
+THREE = ["--size", "10", "--seeds", "2", "--episodes", "14", "--agents", "bqfd", "dqfd", "dqn"]
+
+
+def test_agents_do_what_they_are_known_for(three_agents):
+    results = summary_of(three_agents)["results"]
+    late = {
+        case: {name: np.array(r["returns"])[:, 4:] for name, r in agents.items()}
+        for case, agents in results.items()
+    }
+    best = summary_of(three_agents)["optimal_return"]["treasure"]
+    np.testing.assert_allclose(late["treasure"]["bqfd"], best, atol=1e-4)
+    np.testing.assert_allclose(late["treasure"]["dqfd"], best, atol=1e-4)
+    assert late["bomb"]["bqfd"].min() >= -0.0101
+    assert late["bomb"]["dqfd"].max() < -0.9
+    # Random at first, on its own: no two seeds alike.
+    returns = np.array(results["treasure"]["dqn"]["returns"])
+    assert (returns[0] != returns[1]).any()
+    assert returns.max() <= best + 1e-6
+    assert np.max(results["bomb"]["dqn"]["returns"]) <= 0.0
+
+
+def test_resuming_a_finished_run_changes_nothing(three_agents):
+    metrics = (three_agents / "metrics.jsonl").read_bytes()
+    summary = summary_of(three_agents)
+    code, text = run(*THREE, "--out", three_agents, "--resume")
+    assert code == 0, text
+    assert (three_agents / "metrics.jsonl").read_bytes() == metrics
+    assert summary_of(three_agents)["results"] == summary["results"]
+
+
+def test_an_earlier_agent_that_must_go_back_keeps_the_rows_in_order(three_agents, tmp_path):
+    out = tmp_path / "back"
+    subprocess.run(["cp", "-r", three_agents, out], check=True)
+    for path in (out / "checkpoints" / "dqfd").iterdir():
+        subprocess.run(["rm", "-r", path], check=True)
+    code, text = run(*THREE, "--out", out, "--resume")
+    assert code == 0, text
+    assert (out / "metrics.jsonl").read_bytes() == (three_agents / "metrics.jsonl").read_bytes()
+
+
+def test_without_its_metrics_a_run_is_not_resumed(whole, tmp_path):
+    out = tmp_path / "lost"
+    subprocess.run(["cp", "-r", whole, out], check=True)
+    newest = max((out / "checkpoints" / "bqfd").glob("0*"))
+    subprocess.run(["rm", "-r", newest], check=True)
+    (out / "metrics.jsonl").unlink()
+    code, text = run(*ONE, "--episodes", "12", "--out", out, "--resume")
+    assert code == 1
+    assert "metrics.jsonl" in text
+    assert "Traceback" not in text
+
+
+def test_a_resumed_state_lies_where_it_did(tmp_path, monkeypatch):
+    """Else every resume would compile the episode twice."""
+    config = deep_sea.Config(
+        size=3, seeds=2, episodes=2, agents=("dqn",), torso=(4,), hidden=4, out=tmp_path / "run"
+    )
+    traced = []
+    make_job = deep_sea.make_job
+
+    def counting(config, agent_config):
+        job = make_job(config, agent_config)
+        traced.append(job.run_episode)
+        return job
+
+    monkeypatch.setattr(deep_sea, "make_job", counting)
+    stop_after = iter([True])
+    training = deep_sea.Training(config, "dqn", tmp_path, metrics_position=0, resume=False)
+    with tqdm(disable=True) as bar, pytest.raises(deep_sea.StopRequested):
+        training.run(bar, lambda: next(stop_after))
+    training = deep_sea.Training(config, "dqn", tmp_path, metrics_position=0, resume=True)
+    assert training.episode == 1
+    with tqdm(disable=True) as bar:
+        training.run(bar, lambda: False)
+    assert [run_episode._cache_size() for run_episode in traced] == [1, 1]
+
+
+def test_the_last_good_checkpoint_outlives_a_spoilt_episode(tmp_path, monkeypatch):
+    config = deep_sea.Config(
+        size=3, seeds=1, episodes=3, agents=("dqn",), torso=(4,), hidden=4, checkpoint_period=1
+    )
+    training = deep_sea.Training(config, "dqn", tmp_path, metrics_position=0, resume=False)
+    run_episode = training.job.run_episode
+
+    def spoil_third(state, params):
+        state, trace, described = run_episode(state, params)
+        if training.episode == 2:
+            loss = trace.metrics["loss"].at[1, 2].set(np.nan)
+            trace = trace.replace(metrics=trace.metrics | {"loss": loss})
+        return state, trace, described
+
+    training.job = training.job._replace(run_episode=spoil_third)
+    expected = r"loss of dqn became nan at agent step 9 \(bomb, seed 0\)\. .*: episode 2 in"
+    with tqdm(disable=True) as bar, pytest.raises(deep_sea.RunError, match=expected):
+        training.run(bar, lambda: False)
+    again = deep_sea.Training(config, "dqn", tmp_path, metrics_position=0, resume=True)
+    assert again.episode == 2
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(whole, tmp_path):

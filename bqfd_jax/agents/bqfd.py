@@ -16,6 +16,7 @@ from bqfd_jax.types import Array, Batch, LossOutput, Params
 
 def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
     """Double Q-learning whose targets hold the expert correction for demonstration samples."""
+    num_path_steps = config.replay_options()["path_steps"]
     log_probability = functools.partial(posterior.expert_log_likelihood, eta=config.eta)
     path_td_error = jax.vmap(
         functools.partial(
@@ -30,17 +31,18 @@ def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
 
     def path_q(params: Params, batch: Batch, q_tm1: Array) -> Array:
         """Q-values of the path's K states, `[B, K, A]`."""
-        K = config.correction_steps
+        K = num_path_steps
         if K == 1:
             return q_tm1[:, None]
         later = batch.path_observation.reshape(-1, *batch.observation.shape[1:])
         later_q = network.apply(params, later).reshape(-1, K - 1, q_tm1.shape[-1])
         return jnp.concatenate([q_tm1[:, None], later_q], axis=1)
 
-    def off_policy_log_weight(params: Params, batch: Batch, q_path: Array) -> Array:
-        """Log-probability of each step of the path, `[B, K]`; a constant."""
+    def path_log_probability(target_params: Params, batch: Batch, q_path: Array) -> Array:
+        """Of each step of the path under the Boltzmann policy, `[B, K]`; a constant."""
         if config.weight_from_target:
-            q_path = path_q(params, batch, network.apply(params, batch.observation))
+            q_tm1 = network.apply(target_params, batch.observation)
+            q_path = path_q(target_params, batch, q_tm1)
         log_p = jax.vmap(jax.vmap(log_probability))(q_path, batch.path_action)
         # Past the episode's end there are no more choices to explain.
         return jax.lax.stop_gradient(jnp.where(batch.path_discount > 0, log_p, 0.0))
@@ -48,12 +50,12 @@ def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
     def loss(params: Params, target_params: Params, batch: Batch) -> tuple[Array, LossOutput]:
         q_tm1 = network.apply(params, batch.observation)
         q_path = path_q(params, batch, q_tm1)
-        log_p = off_policy_log_weight(target_params, batch, q_path)
+        log_p = path_log_probability(target_params, batch, q_path)
         total, td_errors = 0.0, []
         for look in td.lookaheads(network.apply, params, target_params, batch, config):
             steps, zeta = 1, config.zeta
-            if look.n_step and config.correction_steps > 1:
-                steps, zeta = config.correction_steps, config.n_step_zeta
+            if look.n_step and num_path_steps > 1:
+                steps, zeta = num_path_steps, config.n_step_zeta
             td_error = path_td_error(
                 q_tm1,
                 batch.action,

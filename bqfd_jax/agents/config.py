@@ -52,9 +52,12 @@ class AgentConfig:
     """Updates on demonstrations alone before the first agent step."""
 
     def replay_options(self) -> dict[str, Any]:
-        """What a replay must know of the agent: `make_replay(..., **config.replay_options())`."""
+        """What a replay must know of the agent: `make_replay(..., **config.replay_options())`.
+
+        Where the n-step loss has no weight, rows need not wait for their n-step successor.
+        """
         return {
-            "n_step": self.n_step,
+            "n_step": self.n_step if self.n_step_weight > 0 else 1,
             "path_steps": 1,
             "priority_exponent": self.priority_exponent,
         }
@@ -153,8 +156,9 @@ class BqfdConfig(AgentConfig):
     """Factor of a demonstration row's priority at those steps, and after the last."""
 
     def replay_options(self) -> dict[str, Any]:
-        """As for all agents, with the path that corrections are made along."""
-        return super().replay_options() | {"path_steps": self.correction_steps}
+        """As for all agents, with the path that n-step corrections are made along."""
+        path_steps = self.correction_steps if self.n_step_weight > 0 else 1
+        return super().replay_options() | {"path_steps": path_steps}
 
     def __post_init__(self) -> None:
         super().__post_init__()

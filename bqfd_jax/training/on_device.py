@@ -167,6 +167,14 @@ def make_trainer(
     )
 
 
+def runs_sharding(num_runs: int) -> jax.sharding.NamedSharding:
+    """How `over_runs` lays out what leads with the runs: over as many devices as divide them."""
+    devices = jax.devices()
+    count = max(n for n in range(1, len(devices) + 1) if num_runs % n == 0)
+    mesh = jax.sharding.Mesh(devices[:count], ("runs",))
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("runs"))
+
+
 def over_runs(
     function: Callable[..., Any],
     num_runs: int,
@@ -189,14 +197,12 @@ def over_runs(
     Returns:
       The compiled function.
     """
-    devices = jax.devices()
-    count = max(n for n in range(1, len(devices) + 1) if num_runs % n == 0)
-    runs = jax.sharding.PartitionSpec("runs")
+    runs = runs_sharding(num_runs)
     mapped = jax.shard_map(
         jax.vmap(function),
-        mesh=jax.sharding.Mesh(devices[:count], ("runs",)),
-        in_specs=runs,
-        out_specs=runs,
+        mesh=runs.mesh,
+        in_specs=runs.spec,
+        out_specs=runs.spec,
         check_vma=False,
     )
     options = {"xla_backend_optimization_level": 0} if called_once else None
