@@ -45,7 +45,16 @@ from bqfd_jax.posterior import (
 )
 from bqfd_jax.replay import Replay, ReplayState, check_demonstrations, make_replay
 from bqfd_jax.training.on_device import Trainer, TrainState, make_trainer, over_runs
-from bqfd_jax.types import Batch, Environment, EnvStep, LearnerState, LossOutput, Row
+from bqfd_jax.types import (
+    Batch,
+    Environment,
+    EnvStep,
+    HostEnvironment,
+    HostStep,
+    LearnerState,
+    LossOutput,
+    Row,
+)
 
 __version__ = "0.1.0"
 
@@ -61,6 +70,8 @@ __all__ = [
     "EnvStep",
     "Environment",
     "EzGreedyState",
+    "HostEnvironment",
+    "HostStep",
     "LearnerState",
     "LossOutput",
     "MetricsWriter",

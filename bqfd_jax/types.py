@@ -6,9 +6,10 @@ was taken in, `_t` what came of it, and `discount` holds both gamma and terminat
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import chex
+import numpy as np
 
 Array = chex.Array
 Params = Any
@@ -21,12 +22,15 @@ class Row:
     A row with `is_last` set starts no transition: its frame is where an episode was cut off
     (or the terminal observation), kept because the rows before it may bootstrap from it.
     An episode that ends by `discount == 0` needs no such row, but may have one.
+    A discount of 0 within an episode (a lost life) ends returns, but neither episode nor stack:
+    a path goes on with weight 0, and later frames still stack upon earlier ones, which is what an
+    actor sees there too.
     """
 
     frame: Array  # [*frame_shape], one frame, never a stack
     action: Array  # [] int32, taken at `frame`
     reward: Array  # [] float32, received for it
-    discount: Array  # [] float32, gamma, or 0 if the episode terminated
+    discount: Array  # [] float32, gamma, or 0 if nothing after it counts
     is_first: Array  # [] bool, `frame` begins an episode
     is_last: Array  # [] bool, no transition starts here
 
@@ -92,3 +96,39 @@ class Environment(NamedTuple):
     frame_shape: tuple[int, ...]
     frame_dtype: Any
     num_actions: int
+
+
+class HostStep(NamedTuple):
+    """What all lanes of a host environment show at one time t.
+
+    `frame`, `is_first`, `is_last` and `lives` describe observation t.  `reward`, `score_reward` and
+    `discount` tell what came of the action taken at observation t - 1, so the row of observation t
+    takes them from step t + 1 (`envs.host.to_row`).  An episode's last observation is shown, and
+    the action taken there is ignored: the next step is the first of a new episode.  That step's
+    reward and discount are 0, as no action led to it.
+    """
+
+    frame: np.ndarray  # [L, *frame_shape], one frame, never a stack
+    reward: np.ndarray  # [L] float32, as it is learnt from
+    discount: np.ndarray  # [L] float32, without gamma: 0 if nothing after it counts, else 1
+    is_first: np.ndarray  # [L] bool, the observation begins an episode
+    is_last: np.ndarray  # [L] bool, it ends one, by termination or truncation
+    score_reward: np.ndarray  # [L] float32, as the game counts it; a score is its sum
+    lives: np.ndarray  # [L] int32, left in the game; 0 throughout where there are none
+
+
+class HostEnvironment(Protocol):
+    """A batch of environments that run outside of jax and reset themselves."""
+
+    num_lanes: int
+    num_actions: int
+    frame_shape: tuple[int, ...]
+    frame_dtype: Any
+
+    def reset(self) -> HostStep:
+        """Begins a new episode in every lane."""
+        ...
+
+    def step(self, actions: np.ndarray) -> HostStep:
+        """Takes one action per lane, `[L]` integers; ignored in lanes whose episode has ended."""
+        ...

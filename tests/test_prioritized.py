@@ -653,6 +653,15 @@ def test_whole_episodes_are_demonstrations(steps):
     check_demonstrations(as_rows(steps))
 
 
+def test_a_lost_life_is_no_end_where_there_are_lives():
+    lost_life = [FIRST, TERMINAL, MIDDLE, TERMINAL, LAST, FIRST, TERMINAL]
+    check_demonstrations(as_rows(lost_life), lives=True)
+    with pytest.raises(ValueError, match=r"row 1 terminates .* goes on"):
+        check_demonstrations(as_rows(lost_life))
+    with pytest.raises(ValueError, match=r"row 2 .* neither terminates"):
+        check_demonstrations(as_rows([FIRST, TERMINAL, MIDDLE]), lives=True)
+
+
 @pytest.mark.parametrize(
     ("steps", "message"),
     [

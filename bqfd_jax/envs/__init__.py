@@ -1,1 +1,1 @@
-"""The worlds: DeepSea, and what all jnp environments share."""
+"""The worlds: DeepSea and Atari, and what all jnp and all host environments share."""

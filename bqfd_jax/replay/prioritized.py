@@ -253,8 +253,14 @@ def make_replay(
     )
 
 
-def check_demonstrations(demonstrations: Row) -> None:
-    """Raises `ValueError` unless the rows are whole episodes, one after the other."""
+def check_demonstrations(demonstrations: Row, *, lives: bool = False) -> None:
+    """Raises `ValueError` unless the rows are whole episodes, one after the other.
+
+    Args:
+      demonstrations: rows with one leading axis.
+      lives: discounts may be 0 within an episode, where a life was lost.  Otherwise such a row is
+        taken for a terminal one whose successor was not marked `is_first`.
+    """
     is_first, is_last = np.asarray(demonstrations.is_first), np.asarray(demonstrations.is_last)
     terminates = ~is_last & (np.asarray(demonstrations.discount) == 0)
     if is_last.all():
@@ -270,7 +276,7 @@ def check_demonstrations(demonstrations: Row) -> None:
             )
         if not ends_here and is_last[row]:
             raise ValueError(f"row {row} is marked is_last, but its episode goes on")
-        if not ends_here and terminates[row] and not is_last[row + 1]:
+        if not ends_here and terminates[row] and not is_last[row + 1] and not lives:
             raise ValueError(f"row {row} terminates (discount 0), but its episode goes on")
 
 

@@ -1,0 +1,192 @@
+"""What a demonstration is, and the file that keeps it.
+
+A game without chance is its configuration and its actions: a demonstration is the list of actions,
+a few kilobytes, and what must come of it.  It is played from the first reset of new emulators.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FORMAT = 1
+# In every file's JSON; what else is there is told, but not needed.
+_REQUIRED = ("env", "config", "action_meaning", "scores", "game_over")
+
+
+class DemonstrationError(ValueError):
+    """A demonstration cannot be used; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Demonstration:
+    """Actions of whole or cut episodes of one game, and what they must lead to."""
+
+    game: str
+    actions: np.ndarray  # [T] uint8, all episodes one after the other
+    episode_lengths: np.ndarray  # [N] int32, actions of each; they sum to T
+    scores: tuple[float, ...]  # N, sum of the game's own rewards
+    game_over: tuple[bool, ...]  # N, False: the episode was cut off and its value goes on
+    configuration: Mapping[str, Any]  # settings of the emulator, by envpool's names
+    action_meaning: tuple[int, ...]  # A, each action's number among the 18 of the console
+    frame_hash: str | None = None  # sha256 of all frames, N + T of them; None: not known
+    envpool: str | None = None  # version that `frame_hash` was made with
+    name: str = ""
+    origin: Any = None  # where it came from, JSON
+
+    def __post_init__(self):
+        """Checks all that can be checked without playing."""
+        actions, lengths = self.actions, self.episode_lengths
+        if actions.ndim != 1 or actions.dtype != np.uint8:
+            raise DemonstrationError(f"actions are {actions.dtype}{list(actions.shape)}, not uint8")
+        if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or not len(lengths):
+            raise DemonstrationError("episode_lengths is not a list of integers")
+        if lengths.min() < 1 or lengths.sum() != len(actions):
+            raise DemonstrationError(
+                f"there are {len(actions)} actions, but episodes of {lengths.tolist()}"
+            )
+        for field in ("scores", "game_over"):
+            if len(getattr(self, field)) != len(lengths):
+                raise DemonstrationError(
+                    f"{field} has {len(getattr(self, field))} entries for {len(lengths)} episodes"
+                )
+        if actions.max() >= len(self.action_meaning):
+            raise DemonstrationError(
+                f"action {actions.max()} is used, but there are only {len(self.action_meaning)}"
+            )
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the replayed demonstration: every observation, the last ones included."""
+        return len(self.actions) + len(self.episode_lengths)
+
+    @property
+    def checksum(self) -> str:
+        """sha256 of all that decides what is replayed, and of what must come of it."""
+        digest = hashlib.sha256(json.dumps(_facts(self), sort_keys=True).encode())
+        digest.update(self.actions.tobytes())
+        digest.update(self.episode_lengths.astype("<i4").tobytes())
+        return digest.hexdigest()
+
+
+def save(demonstration: Demonstration, path: str | os.PathLike[str]) -> None:
+    """Writes a demonstration as `.npz`; `path` holds the old file or all of the new, never less."""
+    meta = _facts(demonstration) | {
+        "format": FORMAT,
+        "checksum": demonstration.checksum,
+        "name": demonstration.name,
+        "envpool": demonstration.envpool,
+        "origin": demonstration.origin,
+    }
+    write_npz_atomic(
+        path,
+        actions=demonstration.actions,
+        episode_lengths=demonstration.episode_lengths.astype(np.int32),
+        meta=np.array(json.dumps(meta)),
+    )
+
+
+def load(path: str | os.PathLike[str], *, game: str | None = None) -> Demonstration:
+    """Reads a demonstration; executes nothing that is in the file.
+
+    Args:
+      path: what `save` wrote, or a file with the same arrays and no checksum or hash.
+      game: the game it is wanted for.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      DemonstrationError: it is damaged, was changed, or shows another game.
+    """
+    path = Path(path)
+    arrays = read_npz(path)
+    try:
+        meta = json.loads(str(arrays["meta"][()]))
+        missing = [field for field in _REQUIRED if field not in meta]
+        if missing:
+            raise DemonstrationError(f"it has no {', '.join(missing)}")
+        if meta.get("format", FORMAT) != FORMAT:
+            raise DemonstrationError(f"it is of format {meta['format']}, but {FORMAT} can be read")
+        found = Demonstration(
+            game=meta["env"].removesuffix("-v5"),
+            actions=arrays["actions"],
+            episode_lengths=arrays["episode_lengths"],
+            scores=tuple(float(score) for score in meta["scores"]),
+            game_over=tuple(bool(over) for over in meta["game_over"]),
+            configuration=dict(meta["config"]),
+            action_meaning=tuple(int(action) for action in meta["action_meaning"]),
+            frame_hash=meta.get("frame_hash"),
+            envpool=meta.get("envpool"),
+            name=meta.get("name") or path.stem,
+            origin=meta.get("origin", meta.get("planner")),
+        )
+    except KeyError as error:
+        raise DemonstrationError(f"{path} is no demonstration: it has no {error}") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DemonstrationError(f"{path} is no demonstration: {error}") from error
+    if meta.get("checksum", found.checksum) != found.checksum:
+        raise DemonstrationError(
+            f"{path} was changed after it was saved: its contents do not fit its checksum"
+        )
+    if game is not None and found.game != game:
+        raise DemonstrationError(f"{path} is a demonstration of {found.game}, not of {game}")
+    return found
+
+
+def write_npz_atomic(path: str | os.PathLike[str], **arrays: np.ndarray) -> None:
+    """Writes compressed arrays so that `path` holds either the old file or all of the new."""
+    path = Path(path)
+    # A name of its own, for two processes may write the same file.
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez_compressed(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        # Unlike other files, temporary ones are for their owner's eyes only.
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """All arrays of a file; raises `DemonstrationError` if any of it is damaged."""
+    if not Path(path).exists():
+        raise FileNotFoundError(f"there is no file {path}")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    # All that a damaged archive makes numpy and zipfile raise.
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        NotImplementedError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise DemonstrationError(f"{path} is damaged or no .npz file: {error}") from error
+
+
+def _facts(demonstration: Demonstration) -> dict[str, Any]:
+    return {
+        "env": f"{demonstration.game}-v5",
+        "config": dict(demonstration.configuration),
+        "action_meaning": list(demonstration.action_meaning),
+        "scores": list(demonstration.scores),
+        "game_over": list(demonstration.game_over),
+        "frame_hash": demonstration.frame_hash,
+    }

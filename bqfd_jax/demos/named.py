@@ -1,0 +1,49 @@
+"""The demonstrations that come with the package."""
+
+import importlib.resources
+
+from bqfd_jax.demos.demonstration import Demonstration, DemonstrationError, load
+
+# A planner that sees the future made them: `default` plays about as well as the paper's human,
+# `strong` better.  Neither is human play.
+_SUFFIX = {"default": "", "strong": "_strong"}
+
+
+def available() -> dict[str, tuple[str, ...]]:
+    """Game -> names of its demonstrations."""
+    files = {file.name for file in _folder().iterdir()}
+    games = sorted(
+        file.removesuffix(".npz") for file in files if file.endswith(".npz") and "_" not in file
+    )
+    return {
+        game: tuple(name for name, suffix in _SUFFIX.items() if f"{game}{suffix}.npz" in files)
+        for game in games
+    }
+
+
+def load_named(game: str, name: str = "default") -> Demonstration:
+    """A demonstration that comes with the package.
+
+    Args:
+      game: its name, as in `envs.atari.games()`.
+      name: `default` or `strong`.
+
+    Raises:
+      DemonstrationError: there is none; the message says what there is.
+    """
+    there = available()
+    if game not in there:
+        raise DemonstrationError(
+            f"no demonstration of {game} comes with the package, only of {', '.join(there)}"
+        )
+    if name not in there[game]:
+        raise DemonstrationError(
+            f"no demonstration {name!r} of {game} comes with the package, only "
+            + " and ".join(repr(other) for other in there[game])
+        )
+    with importlib.resources.as_file(_folder() / f"{game}{_SUFFIX[name]}.npz") as path:
+        return load(path, game=game)
+
+
+def _folder():
+    return importlib.resources.files("bqfd_jax.demos") / "data"

@@ -1,0 +1,229 @@
+"""Atari games in batches, by envpool: the only module that knows it.
+
+The usual preprocessing: every action is repeated for 4 frames, an observation is the maximum of the
+last two, grey, 84 x 84, one frame at a time (stacks are the replay's business).  Episodes begin
+with up to 30 random no-ops and with FIRE where there is such an action; actions are never repeated
+at random.  The minimal set of actions is used.
+"""
+
+import difflib
+import importlib.metadata
+from typing import Any
+
+import numpy as np
+
+from bqfd_jax.types import HostStep
+
+FRAME_SHAPE = (84, 84)
+MAX_EPISODE_STEPS = 27_000  # half an hour of play
+_SEED_SPACING = 10_007  # lanes of one pool have neighbouring seeds; no pool is larger than this
+_STREAMS = 4
+
+# What every pool here is made with.  Episodes are whole games: with `episodic_life` the emulator
+# would play on between two lives, unseen, and drop those rewards.
+EMULATOR = {
+    "frame_skip": 4,
+    "use_fire_reset": True,
+    "episodic_life": False,
+    "reward_clip": False,
+    "repeat_action_probability": 0.0,
+    "full_action_space": False,
+    "img_height": FRAME_SHAPE[0],
+    "img_width": FRAME_SHAPE[1],
+    "gray_scale": True,
+    "use_inter_area_resize": True,
+}
+
+
+def games() -> tuple[str, ...]:
+    """Names of all games that the installed envpool has, in order."""
+    _envpool()
+    from envpool.atari import registration
+
+    return tuple(
+        sorted(
+            "".join(word.capitalize() for word in game.split("_"))
+            for game in registration.atari_game_list
+        )
+    )
+
+
+def check_game(game: str) -> None:
+    """Raises `ValueError` if there is no such game; the message names those it may mean."""
+    known = games()
+    if game in known:
+        return
+    plain = {name.lower(): name for name in known}
+    wanted = game.lower().removesuffix("-v5").replace("_", "").replace(" ", "")
+    close = [plain[name] for name in difflib.get_close_matches(wanted, plain, n=3)]
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+    raise ValueError(f"there is no game {game!r}; {hint}")
+
+
+def envpool_version() -> str:
+    """Version of the installed envpool; raises `ImportError` if there is none."""
+    try:
+        return importlib.metadata.version("envpool")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise ImportError(_MISSING) from error
+
+
+def log_reward(reward: np.ndarray) -> np.ndarray:
+    """`sign(r) log(1 + |r|)`, which tames scores of any size and keeps their order."""
+    return np.sign(reward) * np.log1p(np.abs(reward))
+
+
+def first_lane_seed(seed: int, stream: int = 0) -> int:
+    """Seed of a pool's first lane; lane i has the i-th after it.
+
+    Neighbouring seeds of runs must not give neighbouring seeds of lanes, or runs would share
+    games.  No two (seed, stream) with seeds below 50,000 have a lane in common.
+
+    Args:
+      seed: a run's seed, at least 0.
+      stream: which of the run's pools, 0 to 3: training must not share games with evaluation.
+    """
+    if seed < 0:
+        raise ValueError(f"seed is {seed}, but must not be negative")
+    if not 0 <= stream < _STREAMS:
+        raise ValueError(f"stream is {stream}, but must lie in 0 .. {_STREAMS - 1}")
+    # envpool's seeds are 32 bits wide, the sign included.
+    return (seed * _STREAMS + stream) * _SEED_SPACING % (2**31 - _SEED_SPACING)
+
+
+class Atari:
+    """Lanes of one game, side by side; a `HostEnvironment`.
+
+    A lost life is discount 0 and no more: the game goes on, the next observation is not
+    `is_first`, and stacks reach back across it.
+    """
+
+    frame_shape = FRAME_SHAPE
+    frame_dtype = np.uint8
+
+    def __init__(
+        self,
+        game: str,
+        *,
+        num_lanes: int = 1,
+        seed: int = 0,
+        stream: int = 0,
+        log_rewards: bool = True,
+        life_loss_is_terminal: bool = True,
+        noop_max: int = 30,
+        max_episode_steps: int = MAX_EPISODE_STEPS,
+        num_threads: int = 0,
+    ):
+        """Starts the emulators.
+
+        Args:
+          game: one of `games()`.
+          num_lanes: games played side by side.
+          seed: the run's; see `first_lane_seed`.
+          stream: which of the run's pools this is.
+          log_rewards: `reward` is the `log_reward` of the game's; otherwise it is the game's.
+          life_loss_is_terminal: losing a life is discount 0.
+          noop_max: an episode begins with 1 to that many no-ops.
+          max_episode_steps: agent steps after which an episode is truncated.
+          num_threads: that step the emulators; 0 leaves it to envpool.
+        """
+        for name, value, least in (
+            ("num_lanes", num_lanes, 1),
+            # With 0 envpool takes the whole process down.
+            ("noop_max", noop_max, 1),
+            ("max_episode_steps", max_episode_steps, 1),
+            ("num_threads", num_threads, 0),
+        ):
+            if value < least:
+                raise ValueError(f"{name} is {value}, but must be at least {least}")
+        if num_lanes > _SEED_SPACING:
+            raise ValueError(f"num_lanes is {num_lanes}, but must be at most {_SEED_SPACING}")
+        check_game(game)
+        self.game = game
+        self.num_lanes = num_lanes
+        self._log_rewards = log_rewards
+        self._life_loss_is_terminal = life_loss_is_terminal
+        self._pool = _envpool().make(
+            f"{game}-v5",
+            env_type="gymnasium",
+            num_envs=num_lanes,
+            seed=first_lane_seed(seed, stream),
+            stack_num=1,
+            noop_max=noop_max,
+            max_episode_steps=max_episode_steps,
+            num_threads=num_threads,
+            **EMULATOR,
+        )
+        self.num_actions = int(self._pool.action_space.n)
+        self._previous: HostStep | None = None
+
+    def reset(self) -> HostStep:
+        """Begins a new episode in every lane."""
+        frame, info = self._pool.reset()
+        nothing = np.zeros(self.num_lanes, np.float32)
+        no = np.zeros(self.num_lanes, bool)
+        return self._show(frame, nothing, ended=no, over=no, is_first=~no, info=info)
+
+    def step(self, actions: np.ndarray) -> HostStep:
+        """Takes one action per lane, `[L]` integers; ignored in lanes whose episode has ended."""
+        if self._previous is None:
+            raise RuntimeError("reset must be called before step")
+        actions = np.asarray(actions)
+        if actions.shape != (self.num_lanes,) or actions.dtype.kind not in "iu":
+            raise ValueError(
+                f"actions are {actions.dtype}{list(actions.shape)}, but must be {self.num_lanes} "
+                "integers"
+            )
+        # envpool would read whatever lies there.
+        if actions.min() < 0 or actions.max() >= self.num_actions:
+            raise ValueError(
+                f"actions must lie in 0 .. {self.num_actions - 1} in {self.game}, but are {actions}"
+            )
+        frame, _, terminated, truncated, info = self._pool.step(actions.astype(np.int32))
+        return self._show(
+            frame,
+            info["reward"],
+            ended=terminated | truncated,
+            # A game that is over in the very step of the time limit is called truncated only.
+            over=terminated | (info["terminated"] != 0),
+            # envpool resets in the step after an episode's last.
+            is_first=self._previous.is_last,
+            info=info,
+        )
+
+    def _show(
+        self,
+        frame: np.ndarray,  # [L, 1, 84, 84]
+        score_reward: np.ndarray,  # [L]
+        *,
+        ended: np.ndarray,  # [L] bool, no action will be taken here
+        over: np.ndarray,  # [L] bool, the game is over
+        is_first: np.ndarray,  # [L] bool
+        info: dict[str, Any],
+    ) -> HostStep:
+        lives = info["lives"].astype(np.int32)
+        ends_value = over | is_first
+        if self._life_loss_is_terminal and self._previous is not None:
+            ends_value |= lives < self._previous.lives
+        score_reward = np.where(is_first, 0, score_reward).astype(np.float32)
+        self._previous = HostStep(
+            frame=frame[:, -1],
+            reward=log_reward(score_reward) if self._log_rewards else score_reward,
+            discount=np.where(ends_value, 0, 1).astype(np.float32),
+            is_first=is_first,
+            is_last=ended,
+            score_reward=score_reward,
+            lives=lives,
+        )
+        return self._previous
+
+
+_MISSING = "Atari needs envpool, which is not installed: pip install 'bqfd-jax[atari]'"
+
+
+def _envpool() -> Any:
+    try:
+        import envpool
+    except ImportError as error:
+        raise ImportError(_MISSING) from error
+    return envpool
