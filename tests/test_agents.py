@@ -932,12 +932,14 @@ def test_an_agent_and_its_replay_must_agree():
     network = table_network(NUM_STATES, NUM_ACTIONS)
     agents.make_agent(network, replay, configure(BqfdConfig))
     for changes, named in (
-        ({"n_step": 2}, "n_step=2, .*n_step=3"),
+        ({"n_step": 2, "n_step_weight": 1.0}, "n_step=2, .*n_step=3"),
         ({"priority_exponent": 0.4}, "priority_exponent=0.4, .*priority_exponent=0.6"),
-        ({"correction_steps": 2}, "path_steps=2, .*path_steps=1"),
+        ({"correction_steps": 2, "n_step_weight": 1.0}, "path_steps=2, .*path_steps=1"),
     ):
         with pytest.raises(ValueError, match=named):
             agents.make_agent(network, replay, configure(BqfdConfig, **changes))
+    # Where the n-step loss has no weight, how far the replay looks ahead does not matter.
+    agents.make_agent(network, replay, configure(BqfdConfig, n_step=2, n_step_weight=0.0))
 
 
 def test_values_at_their_bounds_are_taken():
