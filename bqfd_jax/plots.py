@@ -2,11 +2,12 @@
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 # Curves that lie upon each other stay visible if they differ in more than colour.
 _STYLES = ("-", "--", "-.", ":")
@@ -104,3 +105,45 @@ def grids(
 def _lower_triangle(values: np.ndarray) -> np.ma.MaskedArray:
     row, column = np.indices(values.shape)
     return np.ma.masked_where(column > row, values)
+
+
+def learning_curves(
+    path: str | os.PathLike[str],
+    panels: Mapping[str, Mapping[str, Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]]],
+    *,
+    references: Mapping[str, Mapping[str, float]] | None = None,
+    x_label: str = "agent steps",
+    y_label: str = "evaluation score",
+) -> Path:
+    """Evaluation scores over training, a panel per game.
+
+    Args:
+      path: where to write the picture; its ending chooses the format.
+      panels: panel title -> label -> runs, each `(steps, means, deviations)` of shape `[points]`.
+        Runs of one label share a colour, and each has its own line.
+      references: panel title -> label -> height of a dashed line.
+      x_label: of every panel.
+      y_label: of the first panel.
+
+    Returns:
+      The path.
+    """
+    figure = Figure(figsize=(5.6 * len(panels), 3.9))
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, (title, labelled) in zip(axes, panels.items(), strict=True):
+        for name, height in (references or {}).get(title, {}).items():
+            axis.axhline(height, color="0.5", lw=1, ls="--", label=name)
+        looks = zip(itertools.cycle(_COLOURS), itertools.cycle(_STYLES), strict=False)
+        for (label, runs), (colour, style) in zip(labelled.items(), looks, strict=False):
+            for number, (steps, means, deviations) in enumerate(runs):
+                axis.fill_between(
+                    steps, means - deviations, means + deviations, color=colour, alpha=0.15, lw=0
+                )
+                name = label if number == 0 else None
+                axis.plot(steps, means, style, color=colour, lw=1.8, marker="o", ms=3, label=name)
+        axis.set(title=title, xlabel=x_label)
+        axis.legend(fontsize=8)
+        axis.grid(alpha=0.25)
+        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes[0].set_ylabel(y_label)
+    return save_figure(figure, path)

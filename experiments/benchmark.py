@@ -5,8 +5,6 @@ python -m experiments.benchmark replay --rows 100000
 """
 
 import dataclasses
-import resource
-import sys
 import time
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -19,7 +17,7 @@ from tqdm import tqdm
 
 from bqfd_jax.replay import Replay, ReplayState, make_replay, sum_tree
 from bqfd_jax.types import Batch, Row
-from experiments.run_folder import UsageError, run_main
+from experiments.run_folder import UsageError, peak_memory_gb, run_main
 
 _FRAME = (84, 84)
 # Row i gets priority _PRIORITIES[i % 4], set by hand, so that the right shares are known.
@@ -66,7 +64,7 @@ def benchmark_replay(config: ReplayBenchmark) -> dict[str, float]:
     print(f"replay of {replay.layout.num_rows:,} rows, {replay.num_bytes / 1e9:.2f} GB by design")
     state = _fill(replay, replay.init())
     milliseconds, state = _time_parts(replay, state, config)
-    memory = _peak_memory()
+    memory = peak_memory_gb()
     print(f"  filled and used; peak memory of the process {memory:.2f} GB")
     for name, value in milliseconds.items():
         print(f"  {name:36s} {value:6.3f} ms")
@@ -193,11 +191,6 @@ def _chi_square(group: np.ndarray, leaves: np.ndarray, drawn: np.ndarray) -> flo
     found = np.bincount(group[drawn], minlength=len(expected))
     some = expected > 0
     return float(((found - expected)[some] ** 2 / expected[some]).sum() / (some.sum() - 1))
-
-
-def _peak_memory() -> float:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak * (1 if sys.platform == "darwin" else 1024) / 1e9
 
 
 def main() -> None:

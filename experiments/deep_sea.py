@@ -340,7 +340,7 @@ def main(config: Config | None = None) -> None:
     position, resume = 0, config.resume
     with (
         tqdm(total=len(config.agents) * num_steps, unit="step", unit_scale=True) as progress,
-        run_folder.stop_signals() as stop_asked,
+        run_folder.stop_signals("after this episode") as stop_asked,
     ):
         for name in config.agents:
             progress.set_postfix_str(f"{name}: compiling")

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -103,10 +104,13 @@ def config_dict(config: Any, *, without: tuple[str, ...]) -> dict[str, Any]:
 
 
 @contextmanager
-def stop_signals() -> Iterator[Callable[[], bool]]:
+def stop_signals(when: str) -> Iterator[Callable[[], bool]]:
     """Turns the first Ctrl-C (or SIGTERM) into a wish that the loop can ask for.
 
     A second one stops at once.
+
+    Args:
+      when: what the person who pressed it is told, "stopping ...".
     """
     asked = False
 
@@ -115,7 +119,7 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked = True
-        print("\nstopping after this episode; again to stop at once", file=sys.stderr)
+        print(f"\nstopping {when}; again to stop at once", file=sys.stderr)
 
     previous = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -129,6 +133,46 @@ def use_all_cores() -> None:
     """Makes every CPU core a device, so that runs are spread over them; call it first of all."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     jax.config.update("jax_num_cpu_devices", cores or 1)
+
+
+def peak_memory_gb() -> float:
+    """The most memory that this process ever had, in GB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak * (1 if sys.platform == "darwin" else 1024) / 1e9
+
+
+def available_memory() -> int | None:
+    """Bytes that may still be taken on the first device; None if that cannot be known."""
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        stats = device.memory_stats() or {}
+        if "bytes_limit" not in stats:
+            return None
+        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    limits = []
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        fields = dict(line.split(":", 1) for line in lines)
+        limits.append(int(fields["MemAvailable"].split()[0]) * 1024)
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        # What a container may take, if it is in one.
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        limits.append(int(limit) - used)
+    except (OSError, ValueError):
+        pass
+    return min(limits, default=None)
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
 
 
 def run_main(main: Callable[[], None]) -> None:

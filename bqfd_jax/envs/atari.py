@@ -113,6 +113,7 @@ class Atari:
         noop_max: int = 30,
         max_episode_steps: int = MAX_EPISODE_STEPS,
         num_threads: int = 0,
+        render: bool = False,
     ):
         """Starts the emulators.
 
@@ -126,6 +127,7 @@ class Atari:
           noop_max: an episode begins with 1 to that many no-ops.
           max_episode_steps: agent steps after which an episode is truncated.
           num_threads: that step the emulators; 0 leaves it to envpool.
+          render: `render` will be called.
         """
         for name, value, least in (
             ("num_lanes", num_lanes, 1),
@@ -152,6 +154,7 @@ class Atari:
             noop_max=noop_max,
             max_episode_steps=max_episode_steps,
             num_threads=num_threads,
+            **({"render_mode": "rgb_array"} if render else {}),
             **EMULATOR,
         )
         self.num_actions = int(self._pool.action_space.n)
@@ -190,6 +193,10 @@ class Atari:
             is_first=self._previous.is_last,
             info=info,
         )
+
+    def render(self) -> np.ndarray:
+        """The first lane's screen as people see it, `[210, 160, 3]` uint8."""
+        return self._pool.render()[0]
 
     def _show(
         self,

@@ -28,3 +28,15 @@ def to_row(step: HostStep, actions: np.ndarray, following: HostStep, gamma: floa
         is_first=step.is_first,
         is_last=step.is_last,
     )
+
+
+class Scores:
+    """Adds up the score of the running episode in every lane."""
+
+    def __init__(self, num_lanes: int):
+        self.running = np.zeros(num_lanes, np.float64)  # [L], of episodes that go on
+
+    def see(self, step: HostStep) -> list[float]:
+        """Takes the newest step into account; returns scores of episodes that it ended."""
+        self.running = np.where(step.is_first, 0.0, self.running) + step.score_reward
+        return self.running[step.is_last].tolist()

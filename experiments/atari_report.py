@@ -1,0 +1,206 @@
+"""What Atari runs tell in the end: summary, table, curve, film, and several runs side by side."""
+
+import dataclasses
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+from bqfd_jax import plots, video
+from bqfd_jax.demos import Demonstration
+from bqfd_jax.envs import atari
+from bqfd_jax.metrics import write_json_atomic
+from bqfd_jax.training.evaluate import Evaluation
+from experiments import run_folder
+from experiments.atari_config import PAPER_SCORES, PAPER_STEPS, Config
+from experiments.run_folder import UsageError
+
+
+def summarise(
+    config: Config,
+    demonstration: Demonstration | None,
+    evaluations: list[dict[str, Any]],
+    *,
+    updates: int,
+    seconds: float,
+) -> dict[str, Any]:
+    """The content of `summary.json`; `evaluations` are rows of `metrics.jsonl`."""
+    short = [
+        {
+            "step": row["step"],
+            "mean": row["eval_mean"],
+            "std": row["eval_std"],
+            "episodes": row["episodes"],
+        }
+        for row in evaluations
+    ]
+    demo = None
+    if demonstration is not None:
+        demo = {
+            "score": float(np.mean(demonstration.scores)),
+            "steps": len(demonstration.actions),
+            "scores": list(demonstration.scores),
+            "name": demonstration.name,
+        }
+    return {
+        "game": config.game,
+        "agent": config.agent,
+        "seed": config.seed,
+        "preset": config.preset,
+        "steps": config.steps,
+        "updates": updates,
+        "seconds": round(seconds, 1),
+        "steps_per_second": round(config.steps / seconds, 2),
+        "demo": demo,
+        "evaluations": short,
+        "final": final_score(short, config.steps, config.final_steps),
+        "peak_memory_gb": round(run_folder.peak_memory_gb(), 2),
+    }
+
+
+def final_score(
+    evaluations: list[dict[str, Any]], steps: int, final_steps: int
+) -> dict[str, float | None]:
+    """Mean and standard deviation of all episodes in evaluations of the last part of training."""
+    late = [e for e in evaluations if e["step"] > steps - final_steps]
+    if not late:
+        return {"mean": None, "std": None}
+    count = np.array([e["episodes"] for e in late], float)
+    mean = np.array([e["mean"] for e in late])
+    std = np.array([e["std"] for e in late])
+    total = float(np.average(mean, weights=count))
+    # The variance of all episodes: within evaluations and between them.
+    variance = np.average(std**2 + (mean - total) ** 2, weights=count)
+    return {"mean": total, "std": math.sqrt(float(variance))}
+
+
+def table(summary: dict[str, Any]) -> str:
+    """A run's evaluations as text."""
+    lines = [f"{'step':>10}  {'score':>10}  {'std':>8}  episodes"]
+    for e in summary["evaluations"]:
+        lines.append(f"{e['step']:>10,}  {e['mean']:>10.1f}  {e['std']:>8.1f}  {e['episodes']}")
+    final, demo = summary["final"], summary["demo"]
+    lines.append(
+        f"\nfinal score {final['mean']:.1f} +- {final['std']:.1f}"
+        + (f"; the demonstration's {demo['score']:.1f}" if demo else "")
+        + f"\n{summary['updates']:,} updates, {run_folder.duration(summary['seconds'])}, "
+        f"{summary['steps_per_second']:.0f} steps/s, {summary['peak_memory_gb']:.1f} GB at most"
+    )
+    return "\n".join(lines)
+
+
+def draw(out: Path, summary: dict[str, Any]) -> None:
+    """The learning curve of one run."""
+    plots.learning_curves(
+        out / "learning_curve.png",
+        {summary["game"]: {f"{summary['agent']}, seed {summary['seed']}": [_curve(summary)]}},
+        references=_references([summary]),
+    )
+
+
+def _curve(summary: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    evaluations = summary["evaluations"]
+    return tuple(np.array([e[name] for e in evaluations]) for name in ("step", "mean", "std"))
+
+
+def _references(summaries: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    return {s["game"]: {"demonstration": s["demo"]["score"]} for s in summaries if s.get("demo")}
+
+
+def film(
+    path: Path, env: atari.Atari, play: Callable[[Callable[[Any], None]], Evaluation]
+) -> Evaluation:
+    """Writes what `env` shows while `play(on_step)` plays."""
+    frames: list[np.ndarray] = []
+    result = play(lambda step: frames.append(env.render()))
+    # 60 frames a second, one of four seen.
+    video.write_mp4(path, frames, fps=15, scale=2)
+    return result
+
+
+# --- Several runs ---
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareConfig:
+    """Puts runs into one figure and one table, beside the paper's Table 1."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Folders of finished runs."""
+    out: Path = Path("runs/comparison")
+    """Folder for comparison.png, comparison.md and comparison.json."""
+
+
+def compare(config: CompareConfig) -> None:
+    """The command `compare`."""
+    if not config.runs:
+        raise UsageError("name the folders of the runs to compare")
+    summaries = [_read_summary(run) for run in config.runs]
+    panels: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    for summary in summaries:
+        panels[summary["game"]][summary["agent"]].append(_curve(summary))
+    config.out.mkdir(parents=True, exist_ok=True)
+    plots.learning_curves(config.out / "comparison.png", panels, references=_references(summaries))
+    text = comparison_table(summaries)
+    rows = list(_comparison_rows(summaries))
+    write_json_atomic(config.out / "comparison.json", rows)
+    (config.out / "comparison.md").write_text(text + "\n")
+    print(f"{text}\n\nfigure and table in {config.out}")
+
+
+def _read_summary(run: Path) -> dict[str, Any]:
+    path = run / "summary.json"
+    try:
+        summary = json.loads(path.read_text())
+        missing = {"game", "agent", "seed", "steps", "evaluations", "final"} - set(summary)
+    except FileNotFoundError:
+        raise UsageError(
+            f"{run} has no summary.json: it is no run folder, or not finished"
+        ) from None
+    except ValueError as error:
+        raise UsageError(f"{path} is damaged: {error}") from error
+    if missing:
+        raise UsageError(f"{path} is no Atari run's: it has no {', '.join(sorted(missing))}")
+    return summary
+
+
+def _comparison_rows(summaries: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+    for summary in summaries:
+        groups[summary["game"], summary["agent"], summary["steps"]].append(summary)
+    for (game, agent, steps), runs in sorted(groups.items()):
+        yield {
+            "game": game,
+            "agent": agent,
+            "steps": steps,
+            "seeds": sorted(run["seed"] for run in runs),
+            "mean": float(np.mean([run["final"]["mean"] for run in runs])),
+            # As in the paper: the mean over seeds of each run's own deviation.
+            "std": float(np.mean([run["final"]["std"] for run in runs])),
+            "demo": runs[0]["demo"]["score"] if runs[0].get("demo") else None,
+            "paper": PAPER_SCORES.get(game, {}).get(agent),
+            "paper_steps": PAPER_STEPS.get(game),
+        }
+
+
+def comparison_table(summaries: list[dict[str, Any]]) -> str:
+    """Markdown: final scores here, and the paper's where it has them."""
+    lines = [
+        "| game | agent | seeds | steps | final score | demonstration | paper | paper's steps |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in _comparison_rows(summaries):
+        paper = "-" if row["paper"] is None else f"{row['paper'][0]:g} ± {row['paper'][1]:g}"
+        demo = "-" if row["demo"] is None else f"{row['demo']:.1f}"
+        paper_steps = "-" if row["paper"] is None else f"{row['paper_steps'] // 10**6}M"
+        lines.append(
+            f"| {row['game']} | {row['agent']} | {' '.join(map(str, row['seeds']))} "
+            f"| {row['steps']:,} | {row['mean']:.1f} ± {row['std']:.1f} | {demo} "
+            f"| {paper} | {paper_steps} |"
+        )
+    return "\n".join(lines)
