@@ -26,6 +26,7 @@ from bqfd_jax.exploration import (
     linear_schedule,
 )
 from bqfd_jax.losses import (
+    bqfd_other_actions_error,
     bqfd_path_td_error,
     bqfd_td_error,
     double_q_td_error,
@@ -84,6 +85,7 @@ __all__ = [
     "Trainer",
     "atari_network",
     "boltzmann_policy",
+    "bqfd_other_actions_error",
     "bqfd_path_td_error",
     "bqfd_td_error",
     "check_demonstrations",

@@ -200,6 +200,52 @@ def bqfd_path_td_error(
     return td_error + correction
 
 
+def bqfd_other_actions_error(
+    q_tm1: Array,
+    a_tm1: Array,
+    is_expert: Array,
+    visit_count: Array,
+    *,
+    eta: float,
+    beta: float,
+    variance: float,
+    noise_ratio: float = 4.0,
+) -> Array:
+    """What the expert's choice says of the actions it did not choose: `-eta w pi(b)` (Algorithm 1).
+
+    The expert log-likelihood has a gradient in every action's value.  `bqfd_td_error` corrects the
+    action taken, whose target it holds; here are the errors of the others, whose target is their
+    own value and the correction.  With both, an expert who acts now one way and now another is
+    matched in how often it does either: `Q(a) = target(a) + eta w (1 - pi(a) / f(a))` where it
+    takes `a` with frequency `f(a)`.  With the action taken alone it is
+    `Q(a) = target(a) + eta w (1 - pi(a))` whatever the frequency, so that what the expert does
+    rarely is praised as much as what it does often.
+
+    Args:
+      q_tm1: Q-values of the state, `[A]`; a gradient flows as from any TD error.
+      a_tm1: action the expert took, `[]` integer.
+      is_expert: whether the sample is a demonstration's, `[]` bool.
+      visit_count: how often it was replayed, `[]`; ignored unless `is_expert`.
+      eta: Boltzmann parameter of the expert.
+      beta: see `bqfd_td_error`, as for the following.
+      variance: prior variance.
+      noise_ratio: noise of a target.
+
+    Returns:
+      An error for every action, `[A]`; 0 for the one taken.
+    """
+    weight = posterior.visit_weight(
+        visit_count, beta=beta, variance=variance, noise_ratio=noise_ratio
+    )
+    weight = jnp.where(is_expert, weight, 0.0)
+    actions = jnp.arange(q_tm1.shape[0])
+    correction = jax.vmap(
+        lambda a: posterior.expert_correction(q_tm1, a, a_tm1, weight, eta=eta)
+    )(actions)
+    error = jax.lax.stop_gradient(q_tm1 + correction) - q_tm1
+    return jnp.where(actions == a_tm1, 0.0, error)
+
+
 def large_margin_loss(q: Array, expert_a: Array, *, margin: float) -> Array:
     """DQfD's classification loss: the expert's action should lead by `margin`.
 

@@ -152,13 +152,13 @@ def checkpoint_template(job: Job) -> dict[str, Any]:
 class Training:
     """A run's way from its last checkpoint, or from the beginning, to its last step."""
 
-    def __init__(self, job: Job, out: Path):
+    def __init__(self, job: Job, out: Path, *, resume: bool):
         config = job.config
         self.job, self.config, self.out = job, config, out
         self.checkpointer = Checkpointer(
             out / "checkpoints", keep=config.keep_checkpoints, on_skip=tqdm.write
         )
-        restored = self.checkpointer.restore(checkpoint_template(job)) if config.resume else None
+        restored = self.checkpointer.restore(checkpoint_template(job)) if resume else None
         saved = restored[1] if restored else {"metrics_position": 0, "seconds": 0.0}
         self.resumed_at = restored[0] if restored else None
         self.earlier_seconds = saved["seconds"]
@@ -493,7 +493,7 @@ def train(config: Config) -> None:
     seconds = expected_seconds(job)
     print(f"expected time: {run_folder.duration(seconds)}, and the evaluations", flush=True)
     with run_folder.stop_signals("soon, after a checkpoint") as stop_asked:
-        training = Training(job, out)
+        training = Training(job, out, resume=config.resume)
         if training.resumed_at is not None:
             print(f"resumed at step {training.resumed_at}")
         training.run(stop_asked)

@@ -10,7 +10,7 @@ import numpy as np
 from bqfd_jax.agents import AgentConfig, BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnConfig
 from bqfd_jax.networks import Network
 from bqfd_jax.replay import make_replay
-from bqfd_jax.types import Batch, Environment, EnvStep, Row
+from bqfd_jax.types import Batch, Environment, EnvStep, HostStep, Row
 
 ABSURD = 1e3  # what a mix-up would read
 
@@ -54,6 +54,7 @@ PLAIN = {
         "zeta": 0.2,
         "weight_from_target": True,
         "stop_correction_gradient": True,
+        "correct_all_actions": False,
         "correction_steps": 1,
         "n_step_zeta": 0.1,
         "demo_priority_steps": (0,),
@@ -256,3 +257,70 @@ def graph_environment():
         )
 
     return Environment(reset=reset, step=step, frame_shape=(), frame_dtype=jnp.int32, num_actions=2)
+
+
+class CountingEnvironment:
+    """A host environment whose frames tell where they are: `[lane, episode, time]`.
+
+    Episodes of lane l have `2 + l` steps and more as they go on; each second one is truncated.
+    A step pays what its place and its action say, so that no two rewards are alike.
+    """
+
+    frame_shape = (3,)
+    frame_dtype = np.int32
+    num_actions = 5
+
+    def __init__(self, num_lanes):
+        self.num_lanes = num_lanes
+        self.history = []  # every HostStep shown
+        self.actions = []  # every [L] actions taken
+
+    def reset(self):
+        self.frame = np.array([[lane, 0, 0] for lane in range(self.num_lanes)], np.int32)
+        self.ended = np.zeros(self.num_lanes, bool)
+        zeros = np.zeros(self.num_lanes, np.float32)
+        return self._show(zeros, zeros, np.ones(self.num_lanes, bool))
+
+    def step(self, actions):
+        assert actions.shape == (self.num_lanes,)
+        self.actions.append(np.array(actions))
+        is_first = self.ended
+        lane, episode, time = self.frame.T
+        reward = np.where(is_first, 0, 1000 * lane + 100 * episode + 10 * time + actions)
+        self.frame = np.where(
+            is_first[:, None],
+            np.stack([lane, episode + 1, 0 * time], axis=1),
+            np.stack([lane, episode, time + 1], axis=1),
+        ).astype(np.int32)
+        lane, episode, time = self.frame.T
+        self.ended = time >= 2 + lane + episode
+        terminated = self.ended & (episode % 2 == 0)
+        discount = np.where(terminated | is_first, 0, 1)
+        return self._show(reward.astype(np.float32), discount.astype(np.float32), is_first)
+
+    def _show(self, reward, discount, is_first):
+        shown = HostStep(
+            frame=self.frame,
+            reward=reward,
+            discount=discount,
+            is_first=is_first,
+            is_last=self.ended,
+            score_reward=2 * reward,
+            lives=np.zeros(self.num_lanes, np.int32),
+        )
+        self.history.append(shown)
+        return shown
+
+
+def looking_network(num_actions):
+    """Prefers the action that the times in the stack add up to; one parameter that can learn."""
+
+    def init(key, observation):
+        del observation
+        return {"scale": jax.random.uniform(key, ()) + 0.5}
+
+    def apply(params, observation):
+        preferred = jnp.sum(observation[..., 2], axis=1) % num_actions
+        return params["scale"] * jax.nn.one_hot(preferred, num_actions)
+
+    return Network(init=init, apply=apply)

@@ -18,15 +18,21 @@ def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
     """Double Q-learning whose targets hold the expert correction for demonstration samples."""
     num_path_steps = config.replay_options()["path_steps"]
     log_probability = functools.partial(posterior.expert_log_likelihood, eta=config.eta)
+    posterior_options = {
+        "eta": config.eta,
+        "beta": config.beta,
+        "variance": config.variance,
+        "noise_ratio": config.noise_ratio,
+    }
     path_td_error = jax.vmap(
         functools.partial(
             losses.bqfd_path_td_error,
-            eta=config.eta,
-            beta=config.beta,
-            variance=config.variance,
-            noise_ratio=config.noise_ratio,
             stop_correction_gradient=config.stop_correction_gradient,
+            **posterior_options,
         )
+    )
+    other_actions_error = jax.vmap(
+        functools.partial(losses.bqfd_other_actions_error, **posterior_options)
     )
 
     def path_q(params: Params, batch: Batch, q_tm1: Array) -> Array:
@@ -51,6 +57,12 @@ def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
         q_tm1 = network.apply(params, batch.observation)
         q_path = path_q(params, batch, q_tm1)
         log_p = path_log_probability(target_params, batch, q_path)
+        others_loss = 0.0
+        if config.correct_all_actions:
+            error = other_actions_error(
+                q_tm1, batch.action, batch.is_expert, batch.path_visit_count[:, 0]
+            )
+            others_loss = jnp.sum(td.td_loss(error, huber_delta=config.huber_delta), axis=1)
         total, td_errors = 0.0, []
         for look in td.lookaheads(network.apply, params, target_params, batch, config):
             steps, zeta = 1, config.zeta
@@ -72,7 +84,7 @@ def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
             off_policy = jnp.exp(zeta * jnp.sum(log_p[:, :steps], axis=1))
             off_policy = jnp.where(batch.is_expert, off_policy, 1.0)
             error_loss = td.td_loss(td_error, huber_delta=config.huber_delta)
-            total += look.weight * off_policy * error_loss
+            total += look.weight * off_policy * (error_loss + others_loss)
             td_errors.append(td_error)
         output = LossOutput(td_error=td_errors[0], metrics={"mean_q": jnp.mean(q_tm1)})
         return jnp.mean(batch.importance_weight * total), output

@@ -146,6 +146,8 @@ class BqfdConfig(AgentConfig):
     """Take the off-policy weight's probabilities from the target network, not the online one."""
     stop_correction_gradient: bool = True
     """Treat the correction as the constant it is in a target."""
+    correct_all_actions: bool = False
+    """Correct the values of actions that the expert did not take, too; see BUILD_NOTES."""
     correction_steps: int = 1
     """Steps of the n-step target that hold a correction."""
     n_step_zeta: float = 0.1

@@ -1,0 +1,368 @@
+"""`python -m experiments.atari` from the outside: folder, crashes, resuming, bad input."""
+
+import dataclasses
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from bqfd_jax import demos
+from bqfd_jax.checkpoint import CheckpointError
+from bqfd_jax.metrics import read_jsonl
+from experiments import atari, atari_config
+from experiments.run_folder import RunError, UsageError, run_main
+
+ROOT = Path(__file__).parent.parent
+SCRATCH = Path(tempfile.mkdtemp(prefix="bqfd-jax-tests-"))
+QUICK = {
+    **os.environ,
+    "XLA_FLAGS": "--xla_backend_optimization_level=0",
+    "JAX_COMPILATION_CACHE_DIR": str(SCRATCH / "compiled"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+    "XDG_CACHE_HOME": str(SCRATCH / "cache"),
+}
+DEMO_STEPS, DEMO_SCORE = 200, 9
+
+
+@pytest.fixture(scope="module", autouse=True)
+def scratch():
+    yield
+    shutil.rmtree(SCRATCH)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> Path:
+    """The beginning of Breakout's demonstration: quick to replay."""
+    whole = demos.load_named("Breakout")
+    path = tmp_path_factory.mktemp("demo") / "beginning.npz"
+    demos.save(
+        dataclasses.replace(
+            whole,
+            actions=whole.actions[:DEMO_STEPS],
+            episode_lengths=np.array([DEMO_STEPS], np.int32),
+            scores=(float(DEMO_SCORE),),
+            game_over=(False,),
+            frame_hash=None,
+            name="beginning",
+        ),
+        path,
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny(demo) -> list[str]:
+    """Options of a run that takes seconds."""
+    options = {
+        "game": "Breakout",
+        "demo": demo,
+        "steps": 240,
+        "envs": 3,
+        "update-period": 6,
+        "learning-starts": 60,
+        "log-period": 30,
+        "eval-period": 120,
+        "eval-episodes": 2,
+        "eval-max-steps": 40,
+        "final-steps": 130,
+        "checkpoint-period": 60,
+        "hidden": 8,
+        "bqfd.batch-size": 4,
+        "bqfd.pretrain-updates": 5,
+    }
+    return [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+
+
+def start(*options) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "experiments.atari", *map(str, options)],
+        cwd=ROOT,
+        env=QUICK,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(*options) -> tuple[int, str]:
+    process = start(*options)
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out + err
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, tmp_path_factory) -> tuple[Path, str]:
+    """A run that was never stopped, and what it printed."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    code, text = run(*tiny, "--out", out, "--tensorboard")
+    assert code == 0, text
+    return out, text
+
+
+@pytest.fixture
+def copy(whole, tmp_path) -> Path:
+    shutil.copytree(whole[0], tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def check_metrics(out: Path) -> None:
+    """Every log period once and in order, evaluations where they are due."""
+    rows = read_jsonl(out / "metrics.jsonl")
+    training = [row for row in rows if "eval_mean" not in row]
+    assert [row["step"] for row in training] == list(range(0, 241, 30))
+    # One in six from step 60 on, and five before all.
+    assert [row["updates"] for row in training] == [5, 5, 5, *range(10, 36, 5)]
+    evaluations = [row for row in rows if "eval_mean" in row]
+    assert [row["step"] for row in evaluations] == [0, 120, 240]
+    assert all(a["step"] <= b["step"] for a, b in itertools.pairwise(rows))
+
+
+def test_the_folder_has_what_the_readme_promises(whole):
+    out, _ = whole
+    check_metrics(out)
+    for row in read_jsonl(out / "metrics.jsonl"):
+        if "eval_mean" in row:
+            assert {"step", "eval_mean", "eval_std", "episodes"} <= set(row)
+        elif row["step"] > 60:
+            names = {"loss", "steps_per_second", "mean_q", "expert_share", "visit_weight"}
+            assert all(np.isfinite(row[name]) for name in names)
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["game"], summary["agent"], summary["seed"]) == ("Breakout", "bqfd", 0)
+    assert (summary["preset"], summary["steps"], summary["updates"]) == ("laptop", 240, 35)
+    assert (summary["demo"]["score"], summary["demo"]["steps"]) == (DEMO_SCORE, DEMO_STEPS)
+    assert [e["step"] for e in summary["evaluations"]] == [0, 120, 240]
+    late = summary["evaluations"][1:]
+    assert summary["final"]["mean"] == pytest.approx(np.mean([e["mean"] for e in late]))
+    assert summary["seconds"] > 0
+    assert summary["steps_per_second"] == pytest.approx(240 / summary["seconds"], rel=0.02)
+    assert summary["peak_memory_gb"] > 0.1
+    assert (out / "learning_curve.png").stat().st_size > 5000
+    assert os.listdir(out / "tensorboard")
+    with av.open(str(out / "episode.mp4")) as film:
+        assert film.streams.video[0].frames == 41
+        assert (film.streams.video[0].width, film.streams.video[0].height) == (320, 420)
+
+
+def test_what_will_happen_is_said_before_it_does(whole):
+    text = whole[1]
+    before = text[: text.index("expected time")]
+    assert "Breakout, bqfd, seed 0, preset laptop: 240 agent steps in 3 games" in before
+    assert f"{DEMO_STEPS} steps, score {DEMO_SCORE}" in before
+    assert re.search(r"replay: \d+ rows, 0\.\d\d GB", before)
+    assert "cpu" in before
+    assert re.search(r"checkpoint at step 240: \d+ MB in", text)
+    assert "final score" in text
+    # The bar shows how it goes.
+    assert re.search(r"step/s, score \d", text)
+    assert "demo share" in text
+    assert "visit weight" in text
+
+
+def test_killed_during_a_checkpoint_or_after_it_goes_on(tiny, tmp_path):
+    out = tmp_path / "killed"
+    checkpoints = out / "checkpoints"
+    process = start(*tiny, "--out", out)
+    deadline = time.monotonic() + 200
+    # While the second of the training's checkpoints is being written.
+    while not any(checkpoints.glob("tmp-*-step-120")) and not any(checkpoints.glob("0*-step-120")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (out / "summary.json").exists()
+    code, text = run(*tiny, "--out", out, "--resume")
+    assert code == 0, text
+    assert re.search(r"resumed at step (60|120)", text)
+    check_metrics(out)
+    assert (out / "summary.json").exists()
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tiny, tmp_path):
+    out = tmp_path / "stopped"
+    process = start(*tiny, "--out", out, "--steps", "100000")
+    while not (out / "metrics.jsonl").exists() or len(read_jsonl(out / "metrics.jsonl")) < 4:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    text = "".join(process.communicate(timeout=60))
+    assert process.returncode == 130
+    assert f"--out {out} --resume" in text
+    assert "Traceback" not in text
+    steps = [int(path.name.split("-")[-1]) for path in (out / "checkpoints").iterdir()]
+    logged = read_jsonl(out / "metrics.jsonl")[-1]["step"]
+    assert max(steps) >= logged
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tiny, copy):
+    newest = max((copy / "checkpoints").glob("0*"))
+    victim = max(newest.rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    victim.write_bytes(content)
+    code, text = run(*tiny, "--out", copy, "--resume")
+    assert code == 0, text
+    assert f"skipped checkpoint {newest}" in text
+    assert "resumed at step 180" in text
+    check_metrics(copy)
+
+
+def test_evaluate_and_compare(whole, copy, tmp_path):
+    (copy / "episode.mp4").unlink()
+    code, text = run("evaluate", "--run", copy, "--episodes", "3", "--max-steps", "30")
+    assert code == 0, text
+    assert "step 240" in text
+    result = json.loads((copy / "evaluation.json").read_text())
+    assert (result["step"], result["episodes"], len(result["scores"])) == (240, 3, 3)
+    assert (copy / "episode.mp4").stat().st_size > 1000
+    code, text = run("compare", whole[0], copy, "--out", tmp_path / "compared")
+    assert code == 0, text
+    assert "| Breakout | bqfd | 0 0 | 240 |" in text
+
+
+# ------------------------------------------------------------- within this process, for speed
+
+
+@pytest.fixture
+def config(tiny, tmp_path, monkeypatch) -> atari_config.Config:
+    monkeypatch.setenv("XDG_CACHE_HOME", QUICK["XDG_CACHE_HOME"])
+    return atari_config.parse([*tiny, "--out", str(tmp_path / "run"), "--no-video"], "")
+
+
+def test_other_agents_and_no_demonstration(config, capsys):
+    for agent, changes in (
+        ("dqn", {"demo": "none"}),
+        ("dqfd", {}),
+        ("bootstrapped", {"envs": 1, "update_period": 0.5, "learning_starts": 230}),
+    ):
+        agent_config = dataclasses.replace(getattr(config, agent), batch_size=2, pretrain_updates=2)
+        if agent == "bootstrapped":
+            agent_config = dataclasses.replace(agent_config, ensemble_size=2)
+        out = config.out.with_name(agent)
+        changes = changes | {"agent": agent, agent: agent_config, "out": out}
+        atari.train(dataclasses.replace(config, **changes))
+        summary = json.loads((out / "summary.json").read_text())
+        pretrained = 0 if agent == "dqn" else 2
+        trained = 20 if agent == "bootstrapped" else 30
+        assert summary["updates"] == pretrained + trained
+        assert (summary["demo"] is None) == (agent == "dqn")
+    assert "visit weight" not in capsys.readouterr().err
+
+
+def test_without_the_replay_checkpoints_are_small_and_counts_resume_at_their_mean(
+    config, monkeypatch
+):
+    config = dataclasses.replace(
+        config, checkpoint_replay=False, bqfd=dataclasses.replace(config.bqfd, batch_size=64)
+    )
+    atari.train(config)
+    checkpoint = max((config.out / "checkpoints").glob("0*"))
+    size = sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file())
+    # Learner, target and Adam's two moments: no frames.
+    assert size < 4_000_000
+    job, _ = atari.prepare(config)
+    training = atari.Training(job, config.out, resume=True)
+    visits = np.asarray(training.loop.state.replay.visit_count)
+    assert (visits == visits[0]).all()
+    assert visits[0] > 1
+    assert int(training.loop.state.replay.num_added) == 0
+    assert training.loop.step == 240
+
+
+def test_training_goes_on_without_disk_space(config, monkeypatch, capsys):
+    def no_space(self, step, state):
+        raise CheckpointError("could not save: no space left on device")
+
+    monkeypatch.setattr(atari.Checkpointer, "save", no_space)
+    atari.train(config)
+    text = capsys.readouterr()
+    assert "WARNING: NO CHECKPOINT at step 60" in text.out + text.err
+    assert "no space left" in text.out + text.err
+    check_metrics(config.out)
+
+
+def test_rows_that_could_not_be_written_come_later(tmp_path, monkeypatch, capsys):
+    writer = atari._PatientWriter(tmp_path / "metrics.jsonl", position=0)
+    real, fails = atari.MetricsWriter.write, [False, True, True, False]
+
+    def write(self, row):
+        if fails.pop(0):
+            raise OSError(28, "No space left on device")
+        real(self, row)
+
+    monkeypatch.setattr(atari.MetricsWriter, "write", write)
+    with writer:
+        writer.write({"step": 1})
+        writer.write({"step": 2})
+        assert "cannot be written" in capsys.readouterr().out
+        fails[:] = [True, False, False]
+        writer.write({"step": 3})
+        writer.flush()
+    assert [row["step"] for row in read_jsonl(tmp_path / "metrics.jsonl")] == [1, 2, 3]
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_before_it_is_saved(config):
+    config = dataclasses.replace(
+        config, bqfd=dataclasses.replace(config.bqfd, learning_rate=1e38, pretrain_updates=1)
+    )
+    with pytest.raises(RunError, match=r"became (nan|inf) before step \d+.*--bqfd.learning-rate"):
+        atari.train(config)
+    assert not (config.out / "summary.json").exists()
+
+
+def test_resuming_with_other_options_shows_the_difference(tiny, whole, config):
+    changed = dataclasses.replace(
+        config, out=whole[0], resume=True, seed=1, bqfd=dataclasses.replace(config.bqfd, eta=1.0)
+    )
+    with pytest.raises(UsageError) as error:
+        atari.train(changed)
+    assert "seed: was 0, now 1" in str(error.value)
+    assert "bqfd.eta: was 3.0, now 1.0" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--game", "Breakot"], "did you mean Breakout"),
+        (["--agent", "sarsa"], "sarsa"),
+        (["--game", "Pong"], "no demonstration of Pong"),
+        (["--game", "Seaquest", "--demo", "strong"], "no demonstration 'strong' of Seaquest"),
+        (["--demo", "runs/nothing.npz"], "no file runs/nothing.npz"),
+        (["--replay-rows", "100000000"], "use --replay-rows"),
+        (["--resume"], "--out"),
+        (["--bqfd.gamma", "1.5"], "gamma is 1.5"),
+        (["evaluate", "--run", "runs/nothing"], "no config.json"),
+        (["compare", "runs/nothing"], "no summary.json"),
+        (["compare"], "name the folders"),
+    ],
+)
+def test_bad_input_is_named(options, named, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", QUICK["XDG_CACHE_HOME"])
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["atari", *options])
+    with pytest.raises(SystemExit) as exit_:
+        run_main(atari.main)
+    assert exit_.value.code == 2
+    captured = capsys.readouterr()
+    assert named in re.sub(r"\s+", " ", captured.err + captured.out)
+
+
+def test_a_demonstration_of_another_game_or_a_tampered_one(demo, config, tmp_path):
+    with pytest.raises(UsageError, match="of Breakout, not of Freeway"):
+        atari.train(dataclasses.replace(config, game="Freeway"))
+    cut = tmp_path / "cut.npz"
+    cut.write_bytes(demo.read_bytes()[:200])
+    with pytest.raises(UsageError, match="damaged"):
+        atari.train(dataclasses.replace(config, demo=str(cut)))
+    assert not config.out.exists()

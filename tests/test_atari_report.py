@@ -1,0 +1,165 @@
+"""Presets, summaries and comparisons of Atari runs, by hand."""
+
+import dataclasses
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from experiments import atari_config, atari_report, run_folder
+from experiments.run_folder import UsageError
+
+
+def evaluation(step, mean, std, episodes=10):
+    return {"step": step, "mean": mean, "std": std, "episodes": episodes}
+
+
+def test_the_final_score_is_that_of_all_late_episodes():
+    early = evaluation(80_000, 1e6, 1e6)
+    first, second = np.array([1.0, 3.0, 8.0]), np.array([10.0, 14.0])
+    late = [
+        evaluation(90_000, first.mean(), first.std(), 3),
+        evaluation(100_000, second.mean(), second.std(), 2),
+    ]
+    final = atari_report.final_score([early, *late], 100_000, 20_000)
+    together = np.concatenate([first, second])
+    assert final["mean"] == pytest.approx(together.mean())
+    assert final["std"] == pytest.approx(together.std())
+    assert atari_report.final_score([early], 100_000, 20_000) == {"mean": None, "std": None}
+
+
+def summary(agent, seed, mean, **changes):
+    return {
+        "game": "Freeway",
+        "agent": agent,
+        "seed": seed,
+        "steps": 1000,
+        "demo": {"score": 26.3, "steps": 6144},
+        "evaluations": [evaluation(0, 1.0, 0.0), evaluation(1000, mean, 2.0)],
+        "final": {"mean": mean, "std": 2.0},
+        **changes,
+    }
+
+
+def test_runs_are_compared_by_agent_and_beside_the_paper(tmp_path, capsys):
+    runs = []
+    for agent, seed, mean in (("bqfd", 0, 20.0), ("bqfd", 1, 24.0), ("dqn", 0, 5.0)):
+        run = tmp_path / f"{agent}-{seed}"
+        run.mkdir()
+        (run / "summary.json").write_text(json.dumps(summary(agent, seed, mean)))
+        runs.append(run)
+    out = tmp_path / "out"
+    atari_report.compare(atari_report.CompareConfig(tuple(runs), out))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "| Freeway | bqfd | 0 1 | 1,000 | 22.0 ± 2.0 | 26.3 | 29.8 ± 0.8 | 23M |"
+    assert lines[3] == "| Freeway | dqn | 0 | 1,000 | 5.0 ± 2.0 | 26.3 | 30.4 ± 0.4 | 23M |"
+    assert (out / "comparison.png").stat().st_size > 5000
+    assert (out / "comparison.md").read_text().splitlines() == lines[:4]
+    rows = json.loads((out / "comparison.json").read_text())
+    assert [row["mean"] for row in rows] == [22.0, 5.0]
+
+
+def test_what_cannot_be_compared_is_named(tmp_path):
+    with pytest.raises(UsageError, match=r"no summary\.json"):
+        atari_report.compare(atari_report.CompareConfig((tmp_path,)))
+    (tmp_path / "summary.json").write_text("{")
+    with pytest.raises(UsageError, match="damaged"):
+        atari_report.compare(atari_report.CompareConfig((tmp_path,)))
+    (tmp_path / "summary.json").write_text('{"size": 50}')
+    with pytest.raises(UsageError, match="no Atari run's"):
+        atari_report.compare(atari_report.CompareConfig((tmp_path,)))
+    with pytest.raises(UsageError, match="name the folders"):
+        atari_report.compare(atari_report.CompareConfig(()))
+
+
+def test_the_papers_numbers():
+    config = atari_config.preset("paper", "Breakout")
+    assert (config.steps, config.replay_rows, config.update_period) == (91_000_000, 1_000_000, 4)
+    assert (config.bqfd.learning_rate, config.bqfd.variance, config.bqfd.beta) == (5.5e-5, 22.0, 4)
+    assert (config.bqfd.eta, config.bqfd.zeta, config.bqfd.n_step) == (3.0, 0.2, 10)
+    assert config.bqfd.demo_priority_steps == (5_000_000, 120_000_000)
+    assert config.bqfd.demo_priority_factors == (2.0, 0.05)
+    assert (config.bqfd.pretrain_updates, config.dqfd.pretrain_updates) == (5_000, 750_000)
+    # One copy per 10,000 agent steps, at one update in 4.
+    assert (config.bqfd.target_period, config.bqfd.target_step_size) == (2_500, 1.0)
+    assert (config.dqn.learning_rate, config.dqfd.learning_rate) == (6.25e-5, 6.25e-5)
+    assert (config.bqfd.priority_exponent, config.bqfd.importance_exponent) == (0.6, 0.4)
+    assert (config.dqfd.priority_exponent, config.dqfd.importance_exponent) == (0.4, 0.6)
+    assert (config.bqfd.epsilon_values, config.dqfd.epsilon_values) == ((0.001,), (0.01,))
+    assert config.final_steps == 2_000_000
+    pacman = atari_config.preset("paper", "MsPacman")
+    assert pacman.bqfd.epsilon_steps == (0, 1_000_000, 50_000_000)
+    assert pacman.bqfd.epsilon_values == (1.0, 0.1, 0.01)
+
+
+def test_the_laptop_preset_is_the_same_for_all_games():
+    one, other = (atari_config.preset("laptop", game) for game in ("Freeway", "Breakout"))
+    assert dataclasses.replace(one, game="Breakout") == other
+
+
+@pytest.mark.parametrize("name", ["laptop", "paper"])
+@pytest.mark.parametrize("agent", atari_config.AGENTS)
+def test_a_stored_config_comes_back(name, agent):
+    config = dataclasses.replace(
+        atari_config.preset(name, "MsPacman"), agent=agent, seed=3, demo="strong"
+    )
+    stored = json.loads(json.dumps(atari_config.stored(config)))
+    assert not {"bqfd", "dqfd", "dqn", "bootstrapped"} - {agent} & set(stored)
+    assert atari_config.from_stored(stored) == config
+
+
+def parse(*arguments):
+    return atari_config.parse(arguments, "description")
+
+
+def test_the_preset_gives_the_defaults_and_options_change_them():
+    assert parse() == atari_config.preset("laptop", "Freeway")
+    config = parse("--preset=paper", "--game", "MsPacman", "--bqfd.eta", "1", "--steps", "7")
+    expected = atari_config.preset("paper", "MsPacman")
+    assert config.bqfd == dataclasses.replace(expected.bqfd, eta=1.0)
+    assert (config.steps, config.eval_period) == (7, expected.eval_period)
+
+
+def test_the_replay_is_sized_to_the_run():
+    config = dataclasses.replace(atari_config.preset("laptop", "Freeway"), steps=3000, envs=7)
+    assert config.rows_per_lane == 429
+    assert dataclasses.replace(config, replay_rows=700).rows_per_lane == 100
+    assert dataclasses.replace(config, steps=10**8, envs=8).rows_per_lane == 125_000
+    # A tiny run still has room for stacks and n-step returns.
+    assert dataclasses.replace(config, steps=1).rows_per_lane > 10 + 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--steps", "0"], "--steps is 0, but must be at least 1"),
+        (["--envs", "0"], "--envs is 0"),
+        (["--update-period", "0"], "--update-period is 0"),
+        (["--eval-epsilon", "2"], "--eval-epsilon is 2"),
+        (["--game", "Sequest"], "did you mean Seaquest"),
+        (["--log-period", "0"], "--log-period is 0"),
+    ],
+)
+def test_values_that_cannot_be_meant(options, message):
+    with pytest.raises(UsageError, match=message):
+        atari_config.check(parse(*options))
+
+
+def test_without_envpool_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(UsageError, match=r"bqfd-jax\[atari\]"):
+        atari_config.check(parse())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(5, "5 s"), (89, "89 s"), (1800, "30 min"), (7200, "2.0 h")]
+)
+def test_durations(seconds, text):
+    assert run_folder.duration(seconds) == text
+    assert run_folder.duration(86400 * 12) == "12.0 days"
+
+
+def test_memory_can_be_read():
+    assert run_folder.available_memory() > 1e8
+    assert 0.01 < run_folder.peak_memory_gb() < 1000

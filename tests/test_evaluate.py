@@ -1,0 +1,85 @@
+"""Evaluation: one whole episode per lane, counted once."""
+
+import jax
+import numpy as np
+import pytest
+from helpers import CountingEnvironment, looking_network
+
+from bqfd_jax.training.evaluate import make_evaluate
+
+
+def evaluate(num_lanes, *, epsilon=0.0, stack=2, **options):
+    env = CountingEnvironment(num_lanes)
+    network = looking_network(env.num_actions)
+    play = make_evaluate(network.apply, env, stack=stack, epsilon=epsilon)
+    return env, play(network.init(jax.random.key(0), None), jax.random.key(1), **options)
+
+
+def test_each_lane_counts_its_first_episode():
+    env, result = evaluate(3)
+    # Lane l has 2 + l steps; the action at time t is t + (t - 1) modulo 5.
+    expected = []
+    for lane in range(3):
+        actions = [(t + max(t - 1, 0)) % 5 for t in range(2 + lane)]
+        expected.append(sum(2 * (1000 * lane + 10 * t + a) for t, a in enumerate(actions)))
+    assert result.scores.tolist() == expected
+    assert result.lengths.tolist() == [2, 3, 4]
+    assert len(env.actions) == 4
+    assert not result.truncated.any()
+
+
+def test_a_second_evaluation_starts_anew():
+    env = CountingEnvironment(2)
+    network = looking_network(env.num_actions)
+    play = make_evaluate(network.apply, env, stack=2, epsilon=0.0)
+    params = network.init(jax.random.key(0), None)
+    first = play(params, jax.random.key(1))
+    second = play(params, jax.random.key(2))
+    assert first.scores.tolist() == second.scores.tolist()
+
+
+def test_truncated_episodes_are_told_apart(monkeypatch):
+    env = CountingEnvironment(2)
+    reset = env.reset
+
+    def second_episode():
+        step = reset()
+        # Odd episodes are truncated.
+        env.frame = env.frame + np.array([[0, 0, 0], [0, 1, 0]], np.int32)
+        return step._replace(frame=env.frame)
+
+    monkeypatch.setattr(env, "reset", second_episode)
+    network = looking_network(env.num_actions)
+    play = make_evaluate(network.apply, env, stack=2, epsilon=0.0)
+    result = play(network.init(jax.random.key(0), None), jax.random.key(1))
+    assert result.truncated.tolist() == [False, True]
+
+
+def test_epsilon_is_the_share_of_random_actions():
+    env = CountingEnvironment(1000)
+    # 2 + l steps: long enough in total for the shares to settle.
+    network = looking_network(env.num_actions)
+    play = make_evaluate(network.apply, env, stack=2, epsilon=0.5)
+    play(
+        network.init(jax.random.key(0), None),
+        jax.random.key(1),
+        on_step=lambda step: len(env.actions) == 2,
+    )
+    # At time 0 action 0 is preferred, so it has probability 1/2 + 1/10.
+    share = (env.actions[0] == 0).mean()
+    assert share == pytest.approx(0.6, abs=0.06)
+    assert len(env.actions) == 2
+
+
+def test_a_watcher_sees_every_step_and_may_stop():
+    seen = []
+    env, result = evaluate(2, on_step=lambda step: seen.append(step))
+    assert len(seen) == len(env.history) == 4
+    env, result = evaluate(2, on_step=lambda step: True)
+    assert len(env.actions) == 0
+    assert result.lengths.tolist() == [0, 0]
+
+
+def test_epsilon_must_be_a_probability():
+    with pytest.raises(ValueError, match=r"epsilon is 1.5"):
+        evaluate(1, epsilon=1.5)

@@ -1,0 +1,353 @@
+"""Training beside host environments: what reaches the replay, when it learns, what is saved."""
+
+from fractions import Fraction
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import CountingEnvironment, configure, looking_network
+
+from bqfd_jax.agents import BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnConfig, make_agent
+from bqfd_jax.envs import host
+from bqfd_jax.replay import make_replay
+from bqfd_jax.training import on_host
+from bqfd_jax.types import Row
+
+GAMMA = 0.5
+STACK = 3
+
+
+def make(config=None, *, num_lanes=2, rows_per_lane=100, num_demo_rows=0, env=None):
+    config = config or configure(PddDqnConfig, gamma=GAMMA, batch_size=4)
+    env = env or CountingEnvironment(num_lanes)
+    replay = make_replay(
+        frame_shape=env.frame_shape,
+        frame_dtype=env.frame_dtype,
+        rows_per_lane=rows_per_lane,
+        num_lanes=num_lanes,
+        num_demo_rows=num_demo_rows,
+        stack=STACK,
+        **config.replay_options(),
+    )
+    agent = make_agent(looking_network(env.num_actions), replay, config)
+    trainer = on_host.make_host_trainer(
+        agent,
+        replay,
+        frame_shape=env.frame_shape,
+        frame_dtype=env.frame_dtype,
+        gamma=GAMMA,
+        stack=STACK,
+    )
+    return env, replay, trainer
+
+
+def make_loop(trainer, env, state=None, *, updates_per_step=Fraction(0), **options):
+    state = trainer.init(jax.random.key(0)) if state is None else state
+    return on_host.HostLoop(env, trainer, state, updates_per_step=updates_per_step, **options)
+
+
+def demonstration(num_rows):
+    """One episode that was cut off."""
+    frame = np.stack([np.array([9, 9, t], np.int32) for t in range(num_rows)])
+    return Row(
+        frame=frame,
+        action=np.arange(num_rows, dtype=np.int32) % 5,
+        reward=np.ones(num_rows, np.float32),
+        discount=np.full(num_rows, GAMMA, np.float32),
+        is_first=np.arange(num_rows) == 0,
+        is_last=np.arange(num_rows) == num_rows - 1,
+    )
+
+
+# ------------------------------------------------------------------------- what is seen and kept
+
+
+@pytest.mark.parametrize("num_lanes", [1, 3])
+def test_rows_are_what_the_environment_showed(num_lanes):
+    env, replay, trainer = make(num_lanes=num_lanes)
+    loop = make_loop(trainer, env)
+    loop.run(40 * num_lanes)
+    rows = loop.state.replay.rows
+    # The last observation's outcome is known, but not yet told to the device.
+    assert int(loop.state.replay.num_added) == 39
+    for lane in range(num_lanes):
+        start = lane * replay.layout.rows_per_lane
+        for t in range(39):
+            row = jax.tree.map(lambda x, i=start + t: np.asarray(x[i]), rows)
+            expected = jax.tree.map(
+                lambda x, lane=lane: x[lane],
+                host.to_row(env.history[t], env.actions[t], env.history[t + 1], GAMMA),
+            )
+            chex.assert_trees_all_equal(row, expected)
+
+
+def test_actions_follow_the_stack_that_the_replay_would_gather():
+    env, _, trainer = make(num_lanes=2)
+    loop = make_loop(trainer, env)
+    loop.run(60)
+    for t, actions in enumerate(env.actions):
+        for lane in range(2):
+            time = env.history[t].frame[lane, 2]
+            times = [max(time - back, 0) for back in range(STACK)]
+            assert actions[lane] == sum(times) % env.num_actions
+
+
+def test_no_batch_crosses_the_end_of_an_episode():
+    config = configure(
+        PddDqnConfig, gamma=GAMMA, batch_size=64, n_step=3, n_step_weight=1.0, priority_exponent=0.0
+    )
+    env, replay, trainer = make(config, num_lanes=3, rows_per_lane=40)
+    loop = make_loop(trainer, env)
+    seen_ends = set()
+    sample = jax.jit(lambda state, key: replay.sample(state, key, 64))
+    for chunk in range(12):
+        loop.run(3 * 9)
+        batch = sample(loop.state.replay, jax.random.key(chunk))
+        for i in range(64):
+            if batch.importance_weight[i] == 0:
+                continue
+            frames = np.asarray(batch.observation[i])
+            lane, episode, time = frames[-1]
+            assert (frames[:, :2] == frames[-1, :2]).all()
+            assert frames[:, 2].tolist() == [max(time - back, 0) for back in (2, 1, 0)]
+            last = 2 + lane + episode
+            assert time < last, "a transition began at an episode's end"
+            terminates = time + 1 == last and episode % 2 == 0
+            assert batch.discount[i] == (0.0 if terminates else GAMMA)
+            if not terminates:
+                assert np.asarray(batch.next_observation[i][-1]).tolist() == [
+                    lane,
+                    episode,
+                    time + 1,
+                ]
+            # The return along the episode, and not a step more.
+            steps = min(3, last - time)
+            rewards, at = [], time
+            for _ in range(steps):
+                past = max(at - 1, 0) + max(at - 2, 0)
+                action = (at + past) % env.num_actions
+                rewards.append(1000 * lane + 100 * episode + 10 * at + action)
+                at += 1
+            expected = sum(GAMMA**k * r for k, r in enumerate(rewards))
+            np.testing.assert_allclose(batch.n_step_return[i], expected, rtol=1e-6)
+            ends = at == last and episode % 2 == 0
+            np.testing.assert_allclose(batch.n_step_discount[i], 0 if ends else GAMMA**steps)
+            if not ends:
+                assert np.asarray(batch.n_step_observation[i][-1]).tolist() == [lane, episode, at]
+            seen_ends.add((bool(terminates), time + 1 == last))
+    assert seen_ends == {(True, True), (False, True), (False, False)}
+
+
+def test_scores_of_finished_episodes():
+    env, _, trainer = make(num_lanes=2)
+    loop = make_loop(trainer, env)
+    finished = [score for _ in range(10) for score in loop.run(8)]
+    expected = []
+    running = [0.0, 0.0]
+    for step in env.history[1:]:
+        for lane in range(2):
+            running[lane] = 0.0 if step.is_first[lane] else running[lane]
+            running[lane] += step.score_reward[lane]
+            if step.is_last[lane]:
+                expected.append(running[lane])
+    assert finished == expected
+    assert len(finished) > 5
+
+
+# ----------------------------------------------------------------------------------- when it learns
+
+
+@pytest.mark.parametrize(
+    ("step", "ratio", "starts", "due"),
+    [
+        (0, Fraction(1, 4), 0, 0),
+        (3, Fraction(1, 4), 0, 0),
+        (4, Fraction(1, 4), 0, 1),
+        (11, Fraction(1, 4), 0, 2),
+        (11, Fraction(1, 4), 4, 1),
+        (10, Fraction(1, 4), 11, 0),
+        (7, Fraction(3, 2), 0, 10),
+        (7, Fraction(0), 0, 0),
+    ],
+)
+def test_updates_due_by_hand(step, ratio, starts, due):
+    assert on_host.updates_due(step, updates_per_step=ratio, learning_starts=starts) == due
+
+
+@pytest.mark.parametrize("num_lanes", [1, 3, 8])
+@pytest.mark.parametrize("ratio", [Fraction(1, 4), Fraction(1), Fraction(5, 2)])
+def test_any_ratio_of_updates_to_steps(num_lanes, ratio):
+    env, _, trainer = make(num_lanes=num_lanes)
+    loop = make_loop(trainer, env, updates_per_step=ratio, learning_starts=5)
+    for _ in range(3):
+        loop.run(13)
+    assert loop.step == int(loop.state.step)
+    assert loop.step % num_lanes == 0
+    assert int(loop.state.learner.updates) == int((loop.step - 5) * ratio)
+
+
+def test_each_phase_is_compiled_once_and_takes_over_its_memory():
+    env, _, trainer = make(num_lanes=2)
+    loop = make_loop(trainer, env, updates_per_step=Fraction(1))
+    before = loop.state
+    for _ in range(3):
+        loop.run(20)
+        loop.state, _, _ = trainer.read(loop.state)
+    for function in (trainer.begin, trainer.interact, trainer.update, trainer.read):
+        assert function._cache_size() == 1
+    for name in ("learner", "replay"):
+        for leaf in jax.tree.leaves(getattr(before, name)):
+            assert leaf.is_deleted(), name
+
+
+def test_learning_comes_after_the_choice_and_before_the_next():
+    """The actions of a step must not wait for the updates that are dispatched with it."""
+    env, _, trainer = make(num_lanes=2)
+    calls = []
+
+    def tell(name):
+        function = getattr(trainer, name)
+
+        def told(*arguments):
+            calls.append(name)
+            return function(*arguments)
+
+        return told
+
+    watched = trainer._replace(
+        begin=tell("begin"), interact=tell("interact"), update=tell("update")
+    )
+    step_env = env.step
+    env.step = lambda actions: calls.append("step") or step_env(actions)
+    make_loop(watched, env, trainer.init(jax.random.key(0)), updates_per_step=Fraction(1, 2)).run(4)
+    assert calls == ["begin", "update", "step", "interact", "update", "step"]
+
+
+def test_metrics_are_means_since_they_were_last_read():
+    env, _, trainer = make(num_lanes=2)
+    loop = make_loop(trainer, env)
+    loop.run(40)
+    single = []
+    for _ in range(3):
+        loop.state = trainer.update(loop.state)
+        single.append({n: float(t) for n, t in loop.state.totals.items()})
+    losses = np.diff([0.0, *[s["loss"] for s in single]])
+    loop.state, count, means = trainer.read(loop.state)
+    assert int(count) == 3
+    np.testing.assert_allclose(float(means["loss"]), losses.mean(), rtol=1e-5)
+    assert losses.std() > 0
+    loop.state, count, _ = trainer.read(loop.state)
+    assert int(count) == 0
+
+
+@pytest.mark.parametrize("kind", [PddDqnConfig, DqfdConfig, BqfdConfig, BootstrappedConfig])
+def test_every_agent_pretrains_and_trains(kind):
+    config = configure(kind, gamma=GAMMA, batch_size=4, epsilon_values=(0.5,))
+    env, _, trainer = make(config, num_lanes=2, num_demo_rows=12)
+    state = trainer.init(jax.random.key(0), demonstration(12))
+    before = jax.tree.map(np.array, state.learner.params)
+    for _ in range(3):
+        state = trainer.pretrain(state)
+    assert int(state.learner.updates) == 3
+    assert np.asarray(state.replay.visit_count).tolist() == [1] * 12
+    loop = make_loop(trainer, env, state, updates_per_step=Fraction(1, 2))
+    loop.run(40)
+    assert int(loop.state.learner.updates) == 23
+    assert np.asarray(loop.state.replay.visit_count).sum() > 12
+    after = jax.tree.map(np.array, loop.state.learner.params)
+    assert not jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), before, after))
+
+
+# ------------------------------------------------------------------------------------ checkpoints
+
+
+def state_and_trainer(num_steps=60):
+    config = configure(BqfdConfig, gamma=GAMMA, batch_size=4)
+    env, replay, trainer = make(config, num_lanes=2, num_demo_rows=12)
+    loop = make_loop(
+        trainer,
+        env,
+        trainer.init(jax.random.key(0), demonstration(12)),
+        updates_per_step=Fraction(1, 2),
+    )
+    loop.run(num_steps)
+    return loop.state, trainer, replay
+
+
+def test_what_is_saved_comes_back_but_for_the_running_episodes():
+    state, trainer, _ = state_and_trainer()
+    saved = on_host.to_checkpoint(state)
+
+    def never():
+        raise AssertionError("the replay was saved")
+
+    back = on_host.from_checkpoint(saved, trainer, never)
+    for name in ("learner", "replay", "step", "totals", "num_totals"):
+        chex.assert_trees_all_equal(getattr(back, name), getattr(state, name))
+    assert (jax.random.key_data(back.key) == jax.random.key_data(state.key)).all()
+    chex.assert_trees_all_equal(back.lanes, trainer.init_lanes())
+
+
+def test_without_the_replay_visit_counts_go_on_from_their_mean():
+    state, trainer, replay = state_and_trainer()
+    saved = on_host.to_checkpoint(state, with_replay=False)
+    assert "replay" not in saved
+    # The last row starts no transition, and is never visited.
+    visits = np.asarray(state.replay.visit_count)[:-1]
+    assert visits.std() > 0
+    assert float(saved["mean_visits"]) == pytest.approx(visits.mean())
+    back = on_host.from_checkpoint(saved, trainer, lambda: replay.init(demonstration(12)))
+    assert np.asarray(back.replay.visit_count).tolist() == [round(visits.mean())] * 12
+    assert int(back.replay.num_added) == 0
+    chex.assert_trees_all_equal(back.learner, state.learner)
+
+
+@pytest.mark.parametrize("with_replay", [True, False])
+def test_the_shape_of_a_checkpoint_is_known_beforehand(with_replay):
+    state, trainer, _ = state_and_trainer()
+    shapes = jax.eval_shape(trainer.init, jax.random.key(0), demonstration(12))
+    template = on_host.to_checkpoint(shapes, with_replay=with_replay)
+    saved = on_host.to_checkpoint(state, with_replay=with_replay)
+    chex.assert_trees_all_equal_shapes_and_dtypes(template, saved)
+
+
+def test_a_resumed_run_cuts_the_episodes_that_were_running():
+    state, trainer, _ = state_and_trainer(num_steps=24)
+    # Lane 0's ring follows the demonstrations, lane 1's a hundred rows on.
+    ring = 12 + 100
+    last = ring + int(state.replay.num_added) - 1
+    assert state.replay.rows.discount[last] > 0
+    assert not state.replay.rows.is_last[last]
+    back = on_host.from_checkpoint(on_host.to_checkpoint(state), trainer, lambda: None)
+    loop = make_loop(trainer, CountingEnvironment(2), back)
+    assert loop.step == 24
+    loop.run(12)
+    rows = loop.state.replay.rows
+    assert bool(rows.is_last[last])
+    assert bool(rows.is_first[last + 1])
+    assert np.asarray(rows.frame[last + 1]).tolist() == [1, 0, 0]
+    assert float(loop.state.replay.tree[-1][last]) == 0.0
+
+
+def test_a_negative_ratio_is_named():
+    env, _, trainer = make()
+    with pytest.raises(ValueError, match="updates_per_step is -1"):
+        make_loop(trainer, env, updates_per_step=Fraction(-1))
+
+
+def test_randomness_is_a_function_of_the_key_and_the_counters():
+    def actions(seed, *, steps):
+        config = configure(PddDqnConfig, gamma=GAMMA, batch_size=4, epsilon_values=(1.0,))
+        env, _, trainer = make(config, num_lanes=2)
+        loop = make_loop(trainer, env, trainer.init(jax.random.key(seed)))
+        loop.run(steps)
+        return np.array(env.actions)
+
+    chex.assert_trees_all_equal(actions(0, steps=40), actions(0, steps=40))
+    assert (actions(0, steps=40) != actions(1, steps=40)).any()
+    counts = np.bincount(actions(2, steps=1000).ravel(), minlength=5)
+    # 1000 draws of 5 actions: standard deviation 12.6.
+    assert (np.abs(counts - 200) < 60).all()
+    assert jnp.ndim(counts) == 1

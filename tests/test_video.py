@@ -1,0 +1,49 @@
+"""Films can be read back, and are whole or not there."""
+
+import av
+import numpy as np
+import pytest
+
+from bqfd_jax import video
+
+
+def frames(count, height=21, width=16):
+    """A bright bar that wanders down."""
+    for t in range(count):
+        frame = np.zeros((height, width, 3), np.uint8)
+        frame[t % height] = (250, 10, 10)
+        yield frame
+
+
+def test_a_film_shows_the_frames_that_were_given(tmp_path):
+    path = video.write_mp4(tmp_path / "film.mp4", frames(12), fps=15, scale=4)
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert float(stream.average_rate) == 15
+        shown = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
+    assert len(shown) == 12
+    assert shown[0].shape == (84, 64, 3)
+    for t, image in enumerate(shown):
+        red = image[..., 0].reshape(21, 4, 64).mean((1, 2))
+        assert red.argmax() == t
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_grey_frames_and_odd_sizes(tmp_path):
+    grey = [np.full((7, 9), 100, np.uint8)] * 3
+    with av.open(str(video.write_mp4(tmp_path / "grey.mp4", grey))) as container:
+        image = next(container.decode(video=0)).to_ndarray(format="rgb24")
+    assert image.shape == (8, 10, 3)
+    assert abs(image.astype(int) - 100).max() < 10
+
+
+def test_nothing_is_left_of_a_film_that_failed(tmp_path):
+    def broken():
+        yield from frames(3)
+        raise RuntimeError("the game is gone")
+
+    with pytest.raises(RuntimeError, match="gone"):
+        video.write_mp4(tmp_path / "film.mp4", broken())
+    with pytest.raises(ValueError, match="no frames"):
+        video.write_mp4(tmp_path / "film.mp4", [])
+    assert list(tmp_path.iterdir()) == []
