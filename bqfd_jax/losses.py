@@ -239,9 +239,9 @@ def bqfd_other_actions_error(
     )
     weight = jnp.where(is_expert, weight, 0.0)
     actions = jnp.arange(q_tm1.shape[0])
-    correction = jax.vmap(
-        lambda a: posterior.expert_correction(q_tm1, a, a_tm1, weight, eta=eta)
-    )(actions)
+    correction = jax.vmap(lambda a: posterior.expert_correction(q_tm1, a, a_tm1, weight, eta=eta))(
+        actions
+    )
     error = jax.lax.stop_gradient(q_tm1 + correction) - q_tm1
     return jnp.where(actions == a_tm1, 0.0, error)
 

@@ -316,6 +316,24 @@ def test_bqfd_agrees_with_the_unbatched_td_error(stop):
     np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("huber_delta", [0.0, 0.1])
+def test_bqfd_may_correct_all_actions(huber_delta):
+    batch = make_batch(**ONE_STEP, is_expert=[True, False], path_visit_count=[[2], [ABSURD]])
+    options = {"weight_from_target": False, "huber_delta": huber_delta}
+    value, _, gradient = run_loss(bqfd.make_loss, BQFD(**options), batch, target=TARGET_POLICY)
+    all_value, _, all_gradient = run_loss(
+        bqfd.make_loss, BQFD(correct_all_actions=True, **options), batch, target=TARGET_POLICY
+    )
+    p = softmax(ETA * ONLINE[0])
+    errors = ETA * visit_weight(2) * p * (np.arange(3) != 1)
+    slopes = np.minimum(errors, huber_delta) if huber_delta else errors
+    outer = p[1] ** ZETA / 2
+    np.testing.assert_allclose(all_gradient[0] - gradient[0], outer * slopes, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(all_gradient[1:], gradient[1:], rtol=1e-5)
+    added = slopes * errors - 0.5 * slopes**2
+    assert float(all_value - value) == pytest.approx(outer * added.sum(), rel=1e-3)
+
+
 # Sample 0 walks 0 -> 6 -> 7 -> 1 -> ...; sample 1 (an expert too) ends after its second step.
 PATH_ONLINE = ONLINE.copy()
 PATH_ONLINE[6], PATH_ONLINE[7] = [0.3, -0.2, 0.1], [-0.4, 0.6, 0.2]
