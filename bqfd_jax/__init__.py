@@ -26,10 +26,10 @@ from bqfd_jax.exploration import (
     linear_schedule,
 )
 from bqfd_jax.losses import (
-    bqfd_other_actions_error,
     bqfd_path_td_error,
     bqfd_td_error,
     double_q_td_error,
+    expert_likelihood_loss,
     large_margin_loss,
     n_step_double_q_td_error,
     n_step_return,
@@ -85,7 +85,6 @@ __all__ = [
     "Trainer",
     "atari_network",
     "boltzmann_policy",
-    "bqfd_other_actions_error",
     "bqfd_path_td_error",
     "bqfd_td_error",
     "check_demonstrations",
@@ -94,6 +93,7 @@ __all__ = [
     "ensemble",
     "epsilon_greedy",
     "expert_correction",
+    "expert_likelihood_loss",
     "expert_log_likelihood",
     "ez_greedy",
     "ez_greedy_init",

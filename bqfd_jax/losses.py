@@ -200,7 +200,7 @@ def bqfd_path_td_error(
     return td_error + correction
 
 
-def bqfd_other_actions_error(
+def expert_likelihood_loss(
     q_tm1: Array,
     a_tm1: Array,
     is_expert: Array,
@@ -211,18 +211,18 @@ def bqfd_other_actions_error(
     variance: float,
     noise_ratio: float = 4.0,
 ) -> Array:
-    """What the expert's choice says of the actions it did not choose: `-eta w pi(b)` (Algorithm 1).
+    """`-w_n log pi(a)`, whose descent corrects the values of all actions as Algorithm 1 does.
 
-    The expert log-likelihood has a gradient in every action's value.  `bqfd_td_error` corrects the
-    action taken, whose target it holds; here are the errors of the others, whose target is their
-    own value and the correction.  With both, an expert who acts now one way and now another is
-    matched in how often it does either: `Q(a) = target(a) + eta w (1 - pi(a) / f(a))` where it
-    takes `a` with frequency `f(a)`.  With the action taken alone it is
+    Its gradient is minus the correction, `eta w (1[b = a] - pi(b))`, for every action b.  For the
+    action taken that is what `bqfd_td_error` adds to the target of a squared loss; the others are
+    corrected here only.  With it an expert who does now one thing and now another in states that
+    look alike is matched in how often it does either: `Q(a) = target(a) + eta w (1 - pi(a) / f(a))`
+    where it takes `a` with frequency `f(a)`.  With the target's correction alone it is
     `Q(a) = target(a) + eta w (1 - pi(a))` whatever the frequency, so that what the expert does
     rarely is praised as much as what it does often.
 
     Args:
-      q_tm1: Q-values of the state, `[A]`; a gradient flows as from any TD error.
+      q_tm1: Q-values of the state, `[A]`.
       a_tm1: action the expert took, `[]` integer.
       is_expert: whether the sample is a demonstration's, `[]` bool.
       visit_count: how often it was replayed, `[]`; ignored unless `is_expert`.
@@ -232,18 +232,13 @@ def bqfd_other_actions_error(
       noise_ratio: noise of a target.
 
     Returns:
-      An error for every action, `[A]`; 0 for the one taken.
+      The loss, `[]`; 0 unless `is_expert`.
     """
     weight = posterior.visit_weight(
         visit_count, beta=beta, variance=variance, noise_ratio=noise_ratio
     )
     weight = jnp.where(is_expert, weight, 0.0)
-    actions = jnp.arange(q_tm1.shape[0])
-    correction = jax.vmap(lambda a: posterior.expert_correction(q_tm1, a, a_tm1, weight, eta=eta))(
-        actions
-    )
-    error = jax.lax.stop_gradient(q_tm1 + correction) - q_tm1
-    return jnp.where(actions == a_tm1, 0.0, error)
+    return -weight * posterior.expert_log_likelihood(q_tm1, a_tm1, eta=eta)
 
 
 def large_margin_loss(q: Array, expert_a: Array, *, margin: float) -> Array:

@@ -38,24 +38,6 @@ class MLPTorso(nn.Module):
         return x
 
 
-class NatureTorso(nn.Module):
-    """The three convolutions of Mnih et al. (2015) on `[B, 4, 84, 84]` uint8 stacks."""
-
-    @nn.compact
-    def __call__(self, observation: Array) -> Array:  # noqa: D102
-        x = jnp.moveaxis(observation, 1, -1).astype(jnp.float32) / 255.0
-        for features, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-            conv = nn.Conv(
-                features,
-                (kernel, kernel),
-                (stride, stride),
-                padding="VALID",
-                conv_general_dilated=convolve,
-            )
-            x = nn.relu(conv(x))
-        return x.reshape(x.shape[0], -1)
-
-
 def convolve(
     x: Array, kernel: Array, window_strides: Sequence[int], padding: str, **options: Any
 ) -> Array:
@@ -114,6 +96,26 @@ def _convolve_blocks(x: Array, kernel: Array) -> Array:
     # With larger ones most of that would be thrown away at the borders: gather first.
     patches = jnp.concatenate([x[:, i : i + h, j : j + w] for i, j in offsets], axis=-1)
     return patches @ kernel.reshape(n * n * C, F)
+
+
+class NatureTorso(nn.Module):
+    """The three convolutions of Mnih et al. (2015) on `[B, 4, 84, 84]` uint8 stacks."""
+
+    convolve: Callable[..., Array] = convolve
+
+    @nn.compact
+    def __call__(self, observation: Array) -> Array:  # noqa: D102
+        x = jnp.moveaxis(observation, 1, -1).astype(jnp.float32) / 255.0
+        for features, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+            conv = nn.Conv(
+                features,
+                (kernel, kernel),
+                (stride, stride),
+                padding="VALID",
+                conv_general_dilated=self.convolve,
+            )
+            x = nn.relu(conv(x))
+        return x.reshape(x.shape[0], -1)
 
 
 class DuelingHead(nn.Module):
@@ -202,6 +204,8 @@ def deep_sea_network(
     return from_flax(QNetwork(MLPTorso(tuple(torso), encode), num_actions, hidden))
 
 
-def atari_network(num_actions: int, *, hidden: int = 512) -> Network:
+def atari_network(
+    num_actions: int, *, hidden: int = 512, convolve: Callable[..., Array] = convolve
+) -> Network:
     """The paper's Atari network: Nature's convolutions under a dueling head."""
-    return from_flax(QNetwork(NatureTorso(), num_actions, hidden))
+    return from_flax(QNetwork(NatureTorso(convolve), num_actions, hidden))

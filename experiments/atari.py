@@ -114,7 +114,9 @@ def replay_demonstration(config: Config, demonstration: demos.Demonstration | No
         raise UsageError(f"--demo {config.demo}: {error}") from error
 
 
-def make_job(config: Config, num_actions: int, demonstrations: Row | None) -> Job:
+def make_job(
+    config: Config, num_actions: int, demonstrations: Row | None, **network_options: Any
+) -> Job:
     """Binds network, replay and agent; compiled when first called."""
     agent_config = config.agent_config
     replay = make_replay(
@@ -126,7 +128,7 @@ def make_job(config: Config, num_actions: int, demonstrations: Row | None) -> Jo
         stack=STACK,
         **agent_config.replay_options(),
     )
-    network = networks.atari_network(num_actions, hidden=config.hidden)
+    network = networks.atari_network(num_actions, hidden=config.hidden, **network_options)
     agent = make_agent(network, replay, agent_config)
     trainer = on_host.make_host_trainer(
         agent,

@@ -2,12 +2,13 @@
 
 python -m experiments.benchmark replay
 python -m experiments.benchmark replay --rows 100000
+python -m experiments.benchmark atari
 """
 
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +16,11 @@ import numpy as np
 import tyro
 from tqdm import tqdm
 
+from bqfd_jax.envs import atari as atari_env
 from bqfd_jax.replay import Replay, ReplayState, make_replay, sum_tree
+from bqfd_jax.training.on_host import HostLoop, to_device
 from bqfd_jax.types import Batch, Row
+from experiments import atari, atari_config
 from experiments.run_folder import UsageError, peak_memory_gb, run_main
 
 _FRAME = (84, 84)
@@ -193,11 +197,131 @@ def _chi_square(group: np.ndarray, leaves: np.ndarray, drawn: np.ndarray) -> flo
     return float(((found - expected)[some] ** 2 / expected[some]).sum() / (some.sum() - 1))
 
 
+# --- Atari: the loop beside its parts ---
+
+
+@dataclasses.dataclass(frozen=True)
+class AtariBenchmark:
+    """The whole Atari loop, and what it cannot do without: the update, and stepping the games."""
+
+    game: str = "Breakout"
+    """Which game."""
+    agent: Literal["bqfd", "dqfd", "dqn"] = "bqfd"
+    """Which agent, with the hyper-parameters of the preset."""
+    preset: Literal["laptop", "paper"] = "laptop"
+    """Where they come from."""
+    envs: int = 8
+    """Games side by side."""
+    update_period: float = 4
+    """Agent steps, over all games, per update."""
+    iterations: int = 60
+    """Steps of all games per round."""
+    rounds: int = 5
+    """Every part is measured once per round; the median counts."""
+
+
+def benchmark_atari(config: AtariBenchmark) -> dict[str, float]:
+    """Measures and prints; returns the figures by name."""
+    for name in ("envs", "iterations", "rounds"):
+        if getattr(config, name) < 1:
+            raise UsageError(f"--{name} is {getattr(config, name)}, but must be at least 1")
+    settings = dataclasses.replace(
+        atari_config.preset(config.preset, config.game),
+        agent=config.agent,
+        envs=config.envs,
+        update_period=config.update_period,
+        learning_starts=0,
+        replay_rows=20_000,
+        demo="none",
+    )
+    atari_config.check(settings)
+    num_actions = atari_env.Atari(config.game).num_actions
+    job = atari.make_job(settings, num_actions, None)
+    native = atari.make_job(settings, num_actions, None, convolve=jax.lax.conv_general_dilated)
+    loop, native_loop = job.make_loop(job.init()), native.make_loop(native.init())
+    updates = config.iterations * config.envs / config.update_period
+
+    def update_alone(loop: HostLoop) -> None:
+        for _ in range(round(updates)):
+            loop.state = loop.trainer.update(loop.state)
+
+    def step_alone() -> None:
+        for _ in range(config.iterations):
+            games.step(actions)
+
+    def whole() -> None:
+        loop.run(config.iterations * config.envs)
+
+    def act_alone() -> None:
+        for _ in range(config.iterations):
+            loop.state, chosen = loop.trainer.interact(loop.state, seen)
+            np.asarray(chosen)
+
+    games = job.make_env()
+    seen = to_device(games.reset())
+    actions = np.zeros(config.envs, np.int32)
+    # Compiles, and fills the replay a little.
+    for some in (loop, native_loop):
+        some.run(40 * config.envs)
+        jax.block_until_ready(some.state)
+    parts: dict[str, Callable[[], None]] = {
+        "update": lambda: update_alone(loop),
+        "update, XLA's convolutions": lambda: update_alone(native_loop),
+        "games": step_alone,
+        "act and add": act_alone,
+        "whole loop": whole,
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in parts}
+    for _ in tqdm(range(config.rounds), unit="round", leave=False):
+        for name, part in parts.items():
+            start = time.perf_counter()
+            part()
+            jax.block_until_ready((loop.state, native_loop.state))
+            seconds[name].append(time.perf_counter() - start)
+    # Noise of the machine strikes neighbours alike: compare within rounds.
+    ratios = np.array(seconds["whole loop"]) / (
+        np.array(seconds["update"]) + np.array(seconds["games"])
+    )
+    median = {name: float(np.median(values)) for name, values in seconds.items()}
+    steps = config.iterations * config.envs
+    figures = {
+        "update_ms": 1e3 * median["update"] / updates,
+        "native_update_ms": 1e3 * median["update, XLA's convolutions"] / updates,
+        "games_ms": 1e3 * median["games"] / config.iterations,
+        "act_ms": 1e3 * median["act and add"] / config.iterations,
+        "loop_ms": 1e3 * median["whole loop"] / config.iterations,
+        "ratio": float(np.median(ratios)),
+        "updates_per_second": updates / median["whole loop"],
+        "steps_per_second": steps / median["whole loop"],
+    }
+    print(
+        f"{config.game}, {config.agent}, {config.envs} games, an update per "
+        f"{config.update_period:g} steps, {jax.devices()[0].device_kind}\n"
+        f"  one update                              {figures['update_ms']:7.1f} ms\n"
+        f"  the same with XLA's own convolutions    {figures['native_update_ms']:7.1f} ms\n"
+        f"  one step of all games                   {figures['games_ms']:7.1f} ms\n"
+        f"  acting and adding once                  {figures['act_ms']:7.1f} ms\n"
+        f"  the loop, per step of all games         {figures['loop_ms']:7.1f} ms\n"
+        f"  the loop / (its updates + the games)    {figures['ratio']:7.2f}   "
+        f"({', '.join(f'{ratio:.2f}' for ratio in sorted(ratios))})\n"
+        f"  {figures['updates_per_second']:.1f} updates/s, "
+        f"{figures['steps_per_second']:.0f} agent steps/s"
+    )
+    return figures
+
+
 def main() -> None:
     """Runs the benchmark that the command line names."""
     tyro.extras.subcommand_cli_from_dict(
-        {"replay": _replay_command}, description=__doc__, prog="python -m experiments.benchmark"
+        {"replay": _replay_command, "atari": _atari_command},
+        description=__doc__,
+        prog="python -m experiments.benchmark",
     )
+
+
+def _atari_command(config: Annotated[AtariBenchmark, tyro.conf.arg(name="")]) -> None:
+    """The Atari loop beside its parts."""
+    benchmark_atari(config)
 
 
 def _replay_command(config: Annotated[ReplayBenchmark, tyro.conf.arg(name="")]) -> None:

@@ -319,19 +319,42 @@ def test_bqfd_agrees_with_the_unbatched_td_error(stop):
 @pytest.mark.parametrize("huber_delta", [0.0, 0.1])
 def test_bqfd_may_correct_all_actions(huber_delta):
     batch = make_batch(**ONE_STEP, is_expert=[True, False], path_visit_count=[[2], [ABSURD]])
-    options = {"weight_from_target": False, "huber_delta": huber_delta}
-    value, _, gradient = run_loss(bqfd.make_loss, BQFD(**options), batch, target=TARGET_POLICY)
-    all_value, _, all_gradient = run_loss(
-        bqfd.make_loss, BQFD(correct_all_actions=True, **options), batch, target=TARGET_POLICY
-    )
+    config = BQFD(weight_from_target=False, correct_all_actions=True, huber_delta=huber_delta)
+    value, output, gradient = run_loss(bqfd.make_loss, config, batch, target=TARGET_POLICY)
     p = softmax(ETA * ONLINE[0])
-    errors = ETA * visit_weight(2) * p * (np.arange(3) != 1)
-    slopes = np.minimum(errors, huber_delta) if huber_delta else errors
-    outer = p[1] ** ZETA / 2
-    np.testing.assert_allclose(all_gradient[0] - gradient[0], outer * slopes, rtol=1e-3, atol=1e-6)
-    np.testing.assert_allclose(all_gradient[1:], gradient[1:], rtol=1e-5)
-    added = slopes * errors - 0.5 * slopes**2
-    assert float(all_value - value) == pytest.approx(outer * added.sum(), rel=1e-3)
+    # Priorities are those of the corrected target.
+    np.testing.assert_allclose(
+        output.td_error, ONE_STEP_TD + [correction(ONLINE[0], 1, 2), 0], rtol=1e-5
+    )
+    size = np.abs(ONE_STEP_TD)
+    slope = np.minimum(size, huber_delta) if huber_delta else size
+    td_loss = slope * size - 0.5 * slope**2
+    likelihood = -visit_weight(2) * np.log(p[1])
+    weight = p[1] ** ZETA
+    expected = (weight * (td_loss[0] + likelihood) + td_loss[1]) / 2
+    assert float(value) == pytest.approx(expected, rel=1e-5)
+    own = np.arange(3) == 1
+    slopes = -np.sign(ONE_STEP_TD) * slope
+    expert = slopes[0] * own - ETA * visit_weight(2) * (own - p)
+    np.testing.assert_allclose(gradient[0], weight * expert / 2, rtol=1e-4)
+    rest = table_gradient((3, 2, slopes[1] / 2))
+    np.testing.assert_allclose(gradient[1:], rest[1:], rtol=1e-5, atol=1e-7)
+
+
+def test_bqfd_with_a_squared_loss_moves_the_action_taken_alike_with_or_without_the_others():
+    batch = make_batch(**ONE_STEP, is_expert=[True, False], path_visit_count=[[2], [ABSURD]])
+    gradients = [
+        run_loss(bqfd.make_loss, BQFD(correct_all_actions=of_all), batch, target=TARGET_POLICY)[2]
+        for of_all in (False, True)
+    ]
+    assert gradients[0][0, 1] == pytest.approx(gradients[1][0, 1], rel=1e-4)
+    assert not gradients[0][0, [0, 2]].any()
+    assert (gradients[1][0, [0, 2]] > 0).all()
+
+
+def test_bqfd_corrects_all_actions_along_one_step_only():
+    with pytest.raises(ValueError, match="correction_steps is 3, but must be 1"):
+        BQFD(correct_all_actions=True, correction_steps=3, n_step_weight=1.0)
 
 
 # Sample 0 walks 0 -> 6 -> 7 -> 1 -> ...; sample 1 (an expert too) ends after its second step.

@@ -341,49 +341,53 @@ def test_batches_and_wrong_types_are_refused(call):
         call()
 
 
-# --- bqfd_other_actions_error ---
+# --- expert_likelihood_loss ---
 
 
-def test_other_actions_are_corrected_by_their_probability():
-    errors = losses.bqfd_other_actions_error(
+def test_the_likelihood_loss_by_hand():
+    loss = losses.expert_likelihood_loss(
         Q_EXPERT, jnp.int32(1), jnp.bool_(True), jnp.float32(1), **BQFD
     )
-    np.testing.assert_allclose(errors, -2 * WEIGHT * PI * np.array([1, 0, 1]), rtol=1e-5)
+    assert float(loss) == pytest.approx(-WEIGHT * math.log(4 / 21), rel=1e-5)
 
 
-def test_other_actions_of_samples_that_are_not_the_experts_are_left_alone():
-    errors = losses.bqfd_other_actions_error(
+def test_the_likelihood_loss_descends_along_the_correction_of_all_actions():
+    gradient = jax.grad(losses.expert_likelihood_loss)(
+        Q_EXPERT, jnp.int32(1), jnp.bool_(True), jnp.float32(1), **BQFD
+    )
+    np.testing.assert_allclose(gradient, -2 * WEIGHT * (np.array([0, 1, 0]) - PI), rtol=1e-5)
+
+
+def test_samples_that_are_not_the_experts_have_no_likelihood_loss():
+    value, gradient = jax.value_and_grad(losses.expert_likelihood_loss)(
         Q_EXPERT, jnp.int32(1), jnp.bool_(False), jnp.float32(ABSURD), **BQFD
     )
-    np.testing.assert_array_equal(errors, np.zeros(3))
-
-
-def test_errors_of_other_actions_move_their_own_values_only():
-    jacobian = jax.jacobian(losses.bqfd_other_actions_error)(
-        Q_EXPERT, jnp.int32(1), jnp.bool_(True), jnp.float32(1), **BQFD
-    )
-    np.testing.assert_allclose(jacobian, -np.diag([1.0, 0.0, 1.0]), atol=1e-6)
+    assert float(value) == 0.0
+    np.testing.assert_array_equal(gradient, np.zeros(3))
 
 
 def test_an_expert_of_two_minds_is_matched_in_frequency_only_if_all_actions_are_corrected():
     frequency = np.array([0.7, 0.2, 0.1])
-    ones, zeros = jnp.ones(()), jnp.zeros(3)
+    one, expert, zeros = jnp.ones(()), jnp.bool_(True), jnp.zeros(3)
 
-    def mean_loss(q, target, *, all_actions):
+    def in_target(q, a, target):
+        transition = (q, a, target, 0 * one, zeros, zeros)
+        return 0.5 * losses.bqfd_td_error(*transition, expert, one, **BQFD) ** 2
+
+    def for_all(q, a, target):
+        td_error = losses.double_q_td_error(q, a, target, 0 * one, zeros, zeros)
+        return 0.5 * td_error**2 + losses.expert_likelihood_loss(q, a, expert, one, **BQFD)
+
+    def mean_loss(q, target, loss):
         """Of an expert who takes action a with its frequency, `target[a]` coming of it."""
-        total = 0.0
-        for a in range(3):
-            error = losses.bqfd_td_error(
-                q, jnp.int32(a), target[a], 0 * ones, zeros, zeros, jnp.bool_(True), ones, **BQFD
-            )
-            others = losses.bqfd_other_actions_error(q, jnp.int32(a), jnp.bool_(True), ones, **BQFD)
-            total += frequency[a] * (0.5 * error**2 + all_actions * 0.5 * jnp.sum(others**2))
-        return total
+        return sum(frequency[a] * loss(q, jnp.int32(a), target[a]) for a in range(3))
 
-    # Values and the targets for which they are the closed form's fixed point.
-    for all_actions, shift in ((1.0, 1 - PI / frequency), (0.0, 1 - PI)):
+    # Each has its closed form for a fixed point, and does not rest at the other's.
+    for loss, other, shift in (
+        (for_all, in_target, 1 - PI / frequency),
+        (in_target, for_all, 1 - PI),
+    ):
         target = jnp.asarray(Q_EXPERT - 2 * WEIGHT * shift, jnp.float32)
-        gradient = jax.grad(mean_loss)(Q_EXPERT, target, all_actions=all_actions)
+        gradient = jax.grad(mean_loss)(Q_EXPERT, target, loss)
         np.testing.assert_allclose(gradient, np.zeros(3), atol=1e-6)
-        other = jax.grad(mean_loss)(Q_EXPERT, target, all_actions=1 - all_actions)
-        assert np.abs(other).max() > 0.01
+        assert np.abs(jax.grad(mean_loss)(Q_EXPERT, target, other)).max() > 0.01

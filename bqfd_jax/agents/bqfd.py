@@ -31,8 +31,8 @@ def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
             **posterior_options,
         )
     )
-    other_actions_error = jax.vmap(
-        functools.partial(losses.bqfd_other_actions_error, **posterior_options)
+    likelihood_loss = jax.vmap(
+        functools.partial(losses.expert_likelihood_loss, **posterior_options)
     )
 
     def path_q(params: Params, batch: Batch, q_tm1: Array) -> Array:
@@ -57,12 +57,6 @@ def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
         q_tm1 = network.apply(params, batch.observation)
         q_path = path_q(params, batch, q_tm1)
         log_p = path_log_probability(target_params, batch, q_path)
-        others_loss = 0.0
-        if config.correct_all_actions:
-            error = other_actions_error(
-                q_tm1, batch.action, batch.is_expert, batch.path_visit_count[:, 0]
-            )
-            others_loss = jnp.sum(td.td_loss(error, huber_delta=config.huber_delta), axis=1)
         total, td_errors = 0.0, []
         for look in td.lookaheads(network.apply, params, target_params, batch, config):
             steps, zeta = 1, config.zeta
@@ -83,8 +77,17 @@ def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
             )
             off_policy = jnp.exp(zeta * jnp.sum(log_p[:, :steps], axis=1))
             off_policy = jnp.where(batch.is_expert, off_policy, 1.0)
-            error_loss = td.td_loss(td_error, huber_delta=config.huber_delta)
-            total += look.weight * off_policy * (error_loss + others_loss)
+            if config.correct_all_actions:
+                # The correction leaves the target and comes back for all actions.
+                plain = jax.vmap(losses.double_q_td_error)(
+                    q_tm1, batch.action, look.reward, look.discount, look.q_value, look.q_selector
+                )
+                visits = batch.path_visit_count[:, 0]
+                error_loss = td.td_loss(plain, huber_delta=config.huber_delta)
+                error_loss += likelihood_loss(q_tm1, batch.action, batch.is_expert, visits)
+            else:
+                error_loss = td.td_loss(td_error, huber_delta=config.huber_delta)
+            total += look.weight * off_policy * error_loss
             td_errors.append(td_error)
         output = LossOutput(td_error=td_errors[0], metrics={"mean_q": jnp.mean(q_tm1)})
         return jnp.mean(batch.importance_weight * total), output

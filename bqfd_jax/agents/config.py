@@ -147,7 +147,7 @@ class BqfdConfig(AgentConfig):
     stop_correction_gradient: bool = True
     """Treat the correction as the constant it is in a target."""
     correct_all_actions: bool = False
-    """Correct the values of actions that the expert did not take, too; see BUILD_NOTES."""
+    """Correct the values of the actions that the expert did not take, too (BUILD_NOTES, 42)."""
     correction_steps: int = 1
     """Steps of the n-step target that hold a correction."""
     n_step_zeta: float = 0.1
@@ -172,6 +172,11 @@ class BqfdConfig(AgentConfig):
             1 <= self.correction_steps <= self.n_step,
             f"between 1 and n_step ({self.n_step})",
         )
+        if self.correct_all_actions and self.correction_steps > 1:
+            raise ValueError(
+                f"correction_steps is {self.correction_steps}, but must be 1 with "
+                "correct_all_actions"
+            )
         self._require_schedule("demo_priority_steps", "demo_priority_factors")
         self._require(
             "demo_priority_factors", all(f > 0 for f in self.demo_priority_factors), "positive"
