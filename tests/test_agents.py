@@ -324,7 +324,7 @@ def test_bqfd_may_correct_all_actions(huber_delta):
     p = softmax(ETA * ONLINE[0])
     # Priorities are those of the corrected target.
     np.testing.assert_allclose(
-        output.td_error, ONE_STEP_TD + [correction(ONLINE[0], 1, 2), 0], rtol=1e-5
+        output.td_error, ONE_STEP_TD + np.array([correction(ONLINE[0], 1, 2), 0]), rtol=1e-5
     )
     size = np.abs(ONE_STEP_TD)
     slope = np.minimum(size, huber_delta) if huber_delta else size
@@ -1001,7 +1001,7 @@ def test_values_at_their_bounds_are_taken():
 
 def test_every_field_of_the_configs_is_tried_with_a_bad_value():
     tried = {(kind, field) for kind, field, _ in BAD_VALUES}
-    switches = {"weight_from_target", "stop_correction_gradient"}
+    switches = {"weight_from_target", "stop_correction_gradient", "correct_all_actions"}
     shared = {field.name for field in dataclasses.fields(AgentConfig)}
     for kind in (PddDqnConfig, DqfdConfig, BqfdConfig, BootstrappedConfig):
         own = {field.name for field in dataclasses.fields(kind)}
