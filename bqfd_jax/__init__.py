@@ -45,7 +45,9 @@ from bqfd_jax.posterior import (
     visit_weight,
 )
 from bqfd_jax.replay import Replay, ReplayState, check_demonstrations, make_replay
+from bqfd_jax.training.evaluate import Evaluation, make_evaluate
 from bqfd_jax.training.on_device import Trainer, TrainState, make_trainer, over_runs
+from bqfd_jax.training.on_host import HostLoop, HostTrainer, HostTrainState, make_host_trainer
 from bqfd_jax.types import (
     Batch,
     Environment,
@@ -70,9 +72,13 @@ __all__ = [
     "DqfdConfig",
     "EnvStep",
     "Environment",
+    "Evaluation",
     "EzGreedyState",
     "HostEnvironment",
+    "HostLoop",
     "HostStep",
+    "HostTrainState",
+    "HostTrainer",
     "LearnerState",
     "LossOutput",
     "MetricsWriter",
@@ -105,6 +111,8 @@ __all__ = [
     "make_bootstrapped",
     "make_bqfd",
     "make_dqfd",
+    "make_evaluate",
+    "make_host_trainer",
     "make_pdd_dqn",
     "make_replay",
     "make_trainer",

@@ -160,8 +160,8 @@ def _laptop(game: str) -> Config:
         "target_period": 250,
         "target_step_size": 1.0,
         "pretrain_updates": 1_000,
-        "epsilon_steps": (0,),
-        "epsilon_values": (0.01,),
+        "epsilon_steps": (0, 50_000),
+        "epsilon_values": (0.2, 0.01),
     }
     explores = common | {
         "exploration": "ez",
@@ -173,7 +173,7 @@ def _laptop(game: str) -> Config:
         preset="laptop",
         bqfd=BqfdConfig(
             **common,
-            variance=0.5,
+            variance=0.05,
             weight_from_target=False,
             correct_all_actions=True,
             demo_priority_steps=(50_000, 100_000),

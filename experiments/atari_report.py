@@ -4,18 +4,16 @@ import dataclasses
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import tyro
 
-from bqfd_jax import plots, video
+from bqfd_jax import plots
 from bqfd_jax.demos import Demonstration
-from bqfd_jax.envs import atari
 from bqfd_jax.metrics import write_json_atomic
-from bqfd_jax.training.evaluate import Evaluation
 from experiments import run_folder
 from experiments.atari_config import PAPER_SCORES, PAPER_STEPS, Config
 from experiments.run_folder import UsageError
@@ -110,17 +108,6 @@ def _curve(summary: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 def _references(summaries: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     return {s["game"]: {"demonstration": s["demo"]["score"]} for s in summaries if s.get("demo")}
-
-
-def film(
-    path: Path, env: atari.Atari, play: Callable[[Callable[[Any], None]], Evaluation]
-) -> Evaluation:
-    """Writes what `env` shows while `play(on_step)` plays."""
-    frames: list[np.ndarray] = []
-    result = play(lambda step: frames.append(env.render()))
-    # 60 frames a second, one of four seen.
-    video.write_mp4(path, frames, fps=15, scale=2)
-    return result
 
 
 # --- Several runs ---

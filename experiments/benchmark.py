@@ -20,7 +20,7 @@ from bqfd_jax.envs import atari as atari_env
 from bqfd_jax.replay import Replay, ReplayState, make_replay, sum_tree
 from bqfd_jax.training.on_host import HostLoop, to_device
 from bqfd_jax.types import Batch, Row
-from experiments import atari, atari_config
+from experiments import atari_config, atari_job
 from experiments.run_folder import UsageError, peak_memory_gb, run_main
 
 _FRAME = (84, 84)
@@ -236,8 +236,8 @@ def benchmark_atari(config: AtariBenchmark) -> dict[str, float]:
     )
     atari_config.check(settings)
     num_actions = atari_env.Atari(config.game).num_actions
-    job = atari.make_job(settings, num_actions, None)
-    native = atari.make_job(settings, num_actions, None, convolve=jax.lax.conv_general_dilated)
+    job = atari_job.make_job(settings, num_actions, None)
+    native = atari_job.make_job(settings, num_actions, None, convolve=jax.lax.conv_general_dilated)
     loop, native_loop = job.make_loop(job.init()), native.make_loop(native.init())
     updates = config.iterations * config.envs / config.update_period
 

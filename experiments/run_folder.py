@@ -6,16 +6,17 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import jax
+from tqdm import tqdm
 
 from bqfd_jax.checkpoint import CheckpointError
-from bqfd_jax.metrics import write_json_atomic
+from bqfd_jax.metrics import MetricsWriter, write_json_atomic
 
 
 class UsageError(Exception):
@@ -101,6 +102,33 @@ def config_dict(config: Any, *, without: tuple[str, ...]) -> dict[str, Any]:
     """A dataclass as JSON-able dicts, less the fields that do not change what is computed."""
     fields = dataclasses.asdict(config)
     return {name: value for name, value in fields.items() if name not in without}
+
+
+class PatientWriter(MetricsWriter):
+    """Keeps rows that could not be written (a full disk) and tries again with the next."""
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        self.pending: list[Mapping[str, Any]] = []
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Appends a row, now or later."""
+        self.pending.append(row)
+        try:
+            self.flush()
+        except OSError as error:
+            tqdm.write(f"\nWARNING: metrics.jsonl cannot be written, trying again later: {error}\n")
+
+    def flush(self) -> None:
+        """Writes what waits; raises `OSError` if that fails still."""
+        while self.pending:
+            super().write(self.pending[0])
+            self.pending.pop(0)
+
+    def position(self) -> int:
+        """Bytes written, once nothing waits any more."""
+        self.flush()
+        return super().position()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import pytest
 from bqfd_jax import demos
 from bqfd_jax.checkpoint import CheckpointError
 from bqfd_jax.metrics import read_jsonl
-from experiments import atari, atari_config
+from experiments import atari, atari_config, run_folder
 from experiments.run_folder import RunError, UsageError, run_main
 
 ROOT = Path(__file__).parent.parent
@@ -293,15 +293,15 @@ def test_training_goes_on_without_disk_space(config, monkeypatch, capsys):
 
 
 def test_rows_that_could_not_be_written_come_later(tmp_path, monkeypatch, capsys):
-    writer = atari._PatientWriter(tmp_path / "metrics.jsonl", position=0)
-    real, fails = atari.MetricsWriter.write, [False, True, True, False]
+    writer = run_folder.PatientWriter(tmp_path / "metrics.jsonl", position=0)
+    real, fails = run_folder.MetricsWriter.write, [False, True, True, False]
 
     def write(self, row):
         if fails.pop(0):
             raise OSError(28, "No space left on device")
         real(self, row)
 
-    monkeypatch.setattr(atari.MetricsWriter, "write", write)
+    monkeypatch.setattr(run_folder.MetricsWriter, "write", write)
     with writer:
         writer.write({"step": 1})
         writer.write({"step": 2})
