@@ -3,6 +3,7 @@
 python -m experiments.benchmark replay
 python -m experiments.benchmark replay --rows 100000
 python -m experiments.benchmark atari
+python -m experiments.benchmark memory
 """
 
 import dataclasses
@@ -310,10 +311,56 @@ def benchmark_atari(config: AtariBenchmark) -> dict[str, float]:
     return figures
 
 
+@dataclasses.dataclass(frozen=True)
+class MemoryBenchmark:
+    """A run of the paper's size: its replay filled to the last row, then some steps of training."""
+
+    game: str = "Breakout"
+    """Which game; one with a demonstration in the package."""
+    preset: Literal["laptop", "paper"] = "paper"
+    """Where the hyper-parameters come from."""
+    rows: int = 1_000_000
+    """Rows of the replay, the demonstration's apart."""
+    steps: int = 2_000
+    """Agent steps of training after that."""
+
+
+def benchmark_memory(config: MemoryBenchmark) -> dict[str, float]:
+    """Measures and prints; returns the figures by name."""
+    settings = dataclasses.replace(
+        atari_config.preset(config.preset, config.game),
+        replay_rows=config.rows,
+        learning_starts=0,
+    )
+    atari_config.check(settings)
+    job, _ = atari_job.prepare(settings)
+    state = job.init()
+    replay_state, state = state.replay, state.replace(replay=None)
+    loop = job.make_loop(state.replace(replay=_fill(job.replay, replay_state)))
+    del state, replay_state
+    with tqdm(total=config.steps, unit="step", desc="training", leave=False) as bar:
+        while loop.step < config.steps:
+            loop.run(min(settings.envs * 4, config.steps - loop.step))
+            bar.update(loop.step - bar.n)
+    jax.block_until_ready(loop.state)
+    figures = {
+        "replay_gb": job.replay.num_bytes / 1e9,
+        "memory_gb": peak_memory_gb(),
+        "updates": int(loop.state.learner.updates),
+        "rows": int(loop.state.replay.num_added) * settings.envs + job.replay.layout.num_demo_rows,
+    }
+    print(
+        f"{config.game}, preset {config.preset}: a full replay of {figures['rows']:,} rows "
+        f"({figures['replay_gb']:.2f} GB by design), {loop.step:,} agent steps, "
+        f"{figures['updates']:,} updates; peak memory of the process {figures['memory_gb']:.2f} GB"
+    )
+    return figures
+
+
 def main() -> None:
     """Runs the benchmark that the command line names."""
     tyro.extras.subcommand_cli_from_dict(
-        {"replay": _replay_command, "atari": _atari_command},
+        {"replay": _replay_command, "atari": _atari_command, "memory": _memory_command},
         description=__doc__,
         prog="python -m experiments.benchmark",
     )
@@ -322,6 +369,11 @@ def main() -> None:
 def _atari_command(config: Annotated[AtariBenchmark, tyro.conf.arg(name="")]) -> None:
     """The Atari loop beside its parts."""
     benchmark_atari(config)
+
+
+def _memory_command(config: Annotated[MemoryBenchmark, tyro.conf.arg(name="")]) -> None:
+    """Memory of a run of the paper's size with a full replay."""
+    benchmark_memory(config)
 
 
 def _replay_command(config: Annotated[ReplayBenchmark, tyro.conf.arg(name="")]) -> None:

@@ -27,3 +27,25 @@ def test_chi_square_by_hand():
     leaves = np.array([1.0, 1.0, 2.0, 0.0])  # groups weigh 2, 2 and nothing
     drawn = np.array([0, 1, 0, 2])  # found 3 and 1 where 2 and 2 were expected
     assert benchmark._chi_square(group, leaves, drawn) == pytest.approx((1 / 2 + 1 / 2) / 1)
+
+
+def test_the_loop_is_measured_beside_its_parts(capsys):
+    config = benchmark.AtariBenchmark(envs=2, update_period=2, iterations=2, rounds=2)
+    figures = benchmark.benchmark_atari(config)
+    assert figures["ratio"] > 0.3
+    assert figures["steps_per_second"] == pytest.approx(2 * figures["updates_per_second"])
+    assert figures["loop_ms"] == pytest.approx(1e3 / figures["updates_per_second"])
+    text = capsys.readouterr().out
+    assert "XLA's own convolutions" in text
+    with pytest.raises(UsageError, match="--rounds is 0"):
+        benchmark.benchmark_atari(benchmark.AtariBenchmark(rounds=0))
+
+
+def test_a_small_run_of_full_replay_is_measured(capsys):
+    config = benchmark.MemoryBenchmark(preset="laptop", rows=4000, steps=16)
+    figures = benchmark.benchmark_memory(config)
+    # 5,316 steps and 3 last observations.
+    assert figures["rows"] == 4000 + 5319
+    assert figures["updates"] == 2
+    assert figures["memory_gb"] > figures["replay_gb"]
+    assert "full replay of 9,319 rows" in capsys.readouterr().out
