@@ -1,0 +1,280 @@
+"""The exact filter for small problems: the paper's Algorithm 1 (GEKF) with a full covariance.
+
+A finite-horizon problem is given as arrays.  The filter goes backwards: from the Gaussian belief
+about Q-values at step h + 1 to a prediction for step h by the Bellman equation, then to a posterior
+given the expert's actions there.  Beliefs are about all `S * A` values of a step at once, in the
+order of `q.reshape(-1)`.
+"""
+
+from typing import Literal, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bqfd_jax import posterior
+from bqfd_jax.types import Array
+
+NO_EXPERT = -1
+_STEP_LENGTHS = 2.0 ** -np.arange(20)
+
+
+class Belief(NamedTuple):
+    """A Gaussian belief about the Q-values of a step (or, stacked, of all steps)."""
+
+    mean: Array  # [S, A]
+    covariance: Array  # [S * A, S * A]
+
+
+def predict(
+    following: Belief, reward: Array, next_state: Array, *, gamma: float, noise: float
+) -> Belief:
+    """What the Bellman equation says of step h, `q_h = r + gamma max q_{h+1}(s') + noise`.
+
+    The maximum is treated as linear around the mean, as in the paper: `T` picks, for every (s, a),
+    the best action of the state that it leads to, and carries the discount.  The covariance is
+    `T W T' + noise I` (the paper prints `T' W T`).
+
+    Args:
+      following: belief about step h + 1.
+      reward: sampled rewards, `[S, A]`.
+      next_state: sampled next states, `[S, A]` integer.
+      gamma: discount per step.
+      noise: variance of the Bellman equation (the paper's lambda).
+
+    Returns:
+      The predicted belief.
+    """
+    chex.assert_rank([reward, next_state], 2)
+    num_actions = reward.shape[1]
+    best = jnp.argmax(following.mean, axis=1)
+    chosen = (next_state * num_actions + best[next_state]).reshape(-1)
+    mean = reward + gamma * following.mean.reshape(-1)[chosen].reshape(reward.shape)
+    covariance = gamma**2 * following.covariance[chosen][:, chosen]
+    return Belief(mean, covariance + noise * jnp.eye(chosen.shape[0], dtype=mean.dtype))
+
+
+def correct(
+    predicted: Belief,
+    expert_action: Array,
+    *,
+    eta: float,
+    correction: Literal["diagonal", "full"] = "diagonal",
+    iterations: int = 1,
+) -> Belief:
+    """What the expert's actions say on top of a prediction.
+
+    The posterior covariance is `(W^-1 + U)^-1` with U minus the Hessian of the expert
+    log-likelihood; it is computed without an inverse of W or U, either of which may be singular,
+    and stays symmetric and positive semi-definite.
+
+    Args:
+      predicted: the belief before.
+      expert_action: what the expert did in every state, `[S]` integer; `NO_EXPERT` where unknown.
+      eta: Boltzmann parameter of the expert.
+      correction: how the mean moves along the gradient of the log-likelihood: by the covariance's
+        diagonal (the paper's algorithm box), or by all of it (its derivation), which is exactly one
+        Newton step on the negative log posterior.
+      iterations: Newton steps of the full correction; with enough of them the mean is the
+        posterior's mode.  The second and later ones are shortened where they would overshoot.
+
+    Returns:
+      The posterior belief.
+    """
+    mean, covariance = predicted
+    shape = mean.shape
+    start = mean.reshape(-1)
+
+    def log_likelihood(q: Array) -> Array:
+        return expert_log_likelihood(q.reshape(shape), expert_action, eta=eta)
+
+    if correction == "diagonal":
+        updated = _update_covariance(covariance, _curvature_factor(mean, expert_action, eta=eta))
+        moved = start + jnp.diagonal(updated) * jax.grad(log_likelihood)(start)
+        return Belief(moved.reshape(shape), updated)
+
+    def newton(z: Array) -> tuple[Array, Array]:
+        """One step on `z`, where q = mean + W z; and the covariance there."""
+        q = start + covariance @ z
+        factor = _curvature_factor(q.reshape(shape), expert_action, eta=eta)
+        gradient = jax.grad(log_likelihood)(q)
+        pull = factor @ (factor.T @ (q - start)) + gradient
+        inner = _inner(covariance, factor)
+        z = pull - factor @ jnp.linalg.solve(inner, factor.T @ (covariance @ pull))
+        return z, _update_covariance(covariance, factor)
+
+    def energy(z: Array) -> Array:
+        """The negative log posterior, but for a constant."""
+        moved = covariance @ z
+        return 0.5 * z @ moved - log_likelihood(start + moved)
+
+    z, updated = newton(jnp.zeros_like(start))
+    for _ in range(iterations - 1):
+        full_step, updated = newton(z)
+        candidates = z + jnp.asarray(_STEP_LENGTHS, z.dtype)[:, None] * (full_step - z)
+        z = candidates[jnp.argmin(jax.vmap(energy)(candidates))]
+    return Belief((start + covariance @ z).reshape(shape), updated)
+
+
+def smooth(
+    rewards: Array,
+    next_states: Array,
+    expert_actions: Array,
+    *,
+    eta: float,
+    gamma: float = 1.0,
+    noise: float = 1.0,
+    correction: Literal["diagonal", "full"] = "diagonal",
+    iterations: int = 1,
+) -> Belief:
+    """Algorithm 1: beliefs about all steps, from the last to the first.
+
+    Args:
+      rewards: sampled rewards, `[H, S, A]`.
+      next_states: sampled next states, `[H, S, A]` integer.
+      expert_actions: `[H, S]` integer, `NO_EXPERT` where unknown.
+      eta: Boltzmann parameter of the expert, at least 0.
+      gamma: discount per step, in [0, 1].
+      noise: variance of the Bellman equation, greater than 0.
+      correction: see `correct`.
+      iterations: see `correct`.
+
+    Returns:
+      Beliefs stacked along a leading axis of H.
+
+    Raises:
+      ValueError: shapes that do not fit, or values out of range.
+    """
+    check(rewards, next_states, expert_actions, eta=eta, gamma=gamma, noise=noise)
+    if correction not in ("diagonal", "full"):
+        raise ValueError(f"correction is {correction!r}, but must be 'diagonal' or 'full'")
+    if iterations < 1 or (iterations > 1 and correction == "diagonal"):
+        raise ValueError(
+            f"iterations is {iterations}, but must be at least 1, and 1 unless correction='full'"
+        )
+    _, num_states, num_actions = rewards.shape
+    dtype = jnp.result_type(float)
+
+    def backward(following: Belief, step: tuple[Array, Array, Array]) -> tuple[Belief, Belief]:
+        reward, next_state, expert_action = step
+        predicted = predict(following, reward, next_state, gamma=gamma, noise=noise)
+        belief = correct(
+            predicted, expert_action, eta=eta, correction=correction, iterations=iterations
+        )
+        return belief, belief
+
+    end = Belief(
+        jnp.zeros((num_states, num_actions), dtype),
+        jnp.zeros((num_states * num_actions,) * 2, dtype),
+    )
+    steps = (jnp.asarray(rewards, dtype), jnp.asarray(next_states), jnp.asarray(expert_actions))
+    return jax.lax.scan(backward, end, steps, reverse=True)[1]
+
+
+def objective(
+    q: Array,
+    rewards: Array,
+    next_states: Array,
+    expert_actions: Array,
+    *,
+    eta: float,
+    gamma: float = 1.0,
+    noise: float = 1.0,
+) -> Array:
+    """The paper's J: minus the log posterior of all steps' Q-values, but for a constant, `[]`.
+
+    Its minimum is what the filter approximates, step by step and without looking back.
+
+    Args:
+      q: Q-values of all steps, `[H, S, A]`.
+      rewards: as for `smooth`, like all that follows.
+      next_states: sampled next states.
+      expert_actions: the expert's.
+      eta: Boltzmann parameter.
+      gamma: discount per step.
+      noise: variance of the Bellman equation.
+    """
+    value = jnp.concatenate([jnp.max(q[1:], axis=-1), jnp.zeros_like(q[:1, :, 0])])
+    target = rewards + gamma * jax.vmap(lambda v, s: v[s])(value, next_states)
+    fit = jax.vmap(lambda q, a: expert_log_likelihood(q, a, eta=eta))(q, expert_actions)
+    return 0.5 * jnp.sum((q - target) ** 2) / noise - jnp.sum(fit)
+
+
+def expert_log_likelihood(q: Array, expert_action: Array, *, eta: float) -> Array:
+    """Log-probability of the expert's actions in all states of a step, `[]`."""
+    known = expert_action != NO_EXPERT
+    action = jnp.where(known, expert_action, 0)
+    log_p = jax.vmap(lambda q, a: posterior.expert_log_likelihood(q, a, eta=eta))(q, action)
+    return jnp.sum(jnp.where(known, log_p, 0.0))
+
+
+def _curvature_factor(q: Array, expert_action: Array, *, eta: float) -> Array:
+    """G with `G G' = U`, minus the Hessian of the expert log-likelihood, `[S * A, S * A]`.
+
+    U has the block `eta^2 (diag(pi) - pi pi')` for every state with an expert action.
+    """
+    num_states, num_actions = q.shape
+    pi = jax.vmap(lambda q: posterior.boltzmann_policy(q, eta=eta))(q)
+    root = jnp.sqrt(pi)
+    blocks = root[:, :, None] * jnp.eye(num_actions)[None] - pi[:, :, None] * root[:, None, :]
+    blocks = eta * jnp.where((expert_action != NO_EXPERT)[:, None, None], blocks, 0.0)
+    whole = jnp.zeros((num_states, num_actions, num_states, num_actions), q.dtype)
+    state = jnp.arange(num_states)
+    whole = whole.at[state, :, state, :].set(blocks)
+    return whole.reshape(num_states * num_actions, -1)
+
+
+def _inner(covariance: Array, factor: Array) -> Array:
+    return jnp.eye(factor.shape[1], dtype=factor.dtype) + factor.T @ covariance @ factor
+
+
+def _update_covariance(covariance: Array, factor: Array) -> Array:
+    """`(W^-1 + G G')^-1` in Joseph's form, a sum of squares, so that it stays positive."""
+    gain = jnp.linalg.solve(_inner(covariance, factor), factor.T @ covariance).T
+    rest = jnp.eye(covariance.shape[0], dtype=covariance.dtype) - gain @ factor.T
+    updated = rest @ covariance @ rest.T + gain @ gain.T
+    return 0.5 * (updated + updated.T)
+
+
+def check(
+    rewards: Array,
+    next_states: Array,
+    expert_actions: Array,
+    *,
+    eta: float,
+    gamma: float,
+    noise: float,
+) -> None:
+    """Raises `ValueError` for arrays that do not fit each other and for values out of range."""
+    rewards, next_states = np.asarray(rewards), np.asarray(next_states)
+    expert_actions = np.asarray(expert_actions)
+    if rewards.ndim != 3:
+        raise ValueError(f"rewards have shape {rewards.shape}, but must be [H, S, A]")
+    if next_states.shape != rewards.shape:
+        raise ValueError(
+            f"next_states have shape {next_states.shape}, but rewards have {rewards.shape}"
+        )
+    if expert_actions.shape != rewards.shape[:2]:
+        raise ValueError(
+            f"expert_actions have shape {expert_actions.shape}, but must be "
+            f"[H, S] = {rewards.shape[:2]}"
+        )
+    for name, values, least, most in (
+        ("next_states", next_states, 0, rewards.shape[1] - 1),
+        ("expert_actions", expert_actions, NO_EXPERT, rewards.shape[2] - 1),
+    ):
+        if values.dtype.kind not in "iu":
+            raise ValueError(f"{name} are {values.dtype}, but must be integers")
+        if values.size and (values.min() < least or values.max() > most):
+            wrong = values[(values < least) | (values > most)][0]
+            raise ValueError(f"{name} contain {wrong}, but must lie in {least} .. {most}")
+    if not np.isfinite(rewards).all():
+        raise ValueError("rewards must be finite")
+    for name, value, holds, expected in (
+        ("eta", eta, eta >= 0, "at least 0"),
+        ("gamma", gamma, 0 <= gamma <= 1, "in [0, 1]"),
+        ("noise", noise, noise > 0, "greater than 0"),
+    ):
+        if not (holds and np.isfinite(value)):
+            raise ValueError(f"{name} is {value}, but must be {expected}")

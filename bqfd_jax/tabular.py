@@ -1,0 +1,289 @@
+"""Tabular BQfD: the paper's Algorithm 2 on any finite-horizon problem that is given as arrays.
+
+A whole run is one function of a key, so seeds and hyper-parameters are a vmap.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bqfd_jax import posterior
+from bqfd_jax.types import Array
+
+Correction = Literal["target", "posterior", "none"]
+StepSize = Callable[[Array, Array], Array]  # (visits n, beta) -> alpha
+
+
+class Problem(NamedTuple):
+    """A finite-horizon Markov decision problem; states and actions may mean what they like."""
+
+    rewards: Array  # [H, S, A] float
+    transitions: Array  # [H, S, A, S] float, probabilities of the next state
+    start: Array  # [S] float, probabilities of the first state
+
+
+class Demonstrations(NamedTuple):
+    """N expert trajectories; they may begin anywhere, end early and contradict each other."""
+
+    states: Array  # [N, H] integer
+    actions: Array  # [N, H] integer, -1 where nothing was shown
+
+
+@chex.dataclass(frozen=True)
+class TableState:
+    """What the agent has learnt."""
+
+    q: Array  # [H, S, A] float32
+    visits: Array  # [H, S, A] int32, updates of each value
+
+
+@chex.dataclass(frozen=True)
+class Run:
+    """A whole run."""
+
+    state: TableState  # at its end
+    returns: Array  # [episodes] float32, undiscounted
+    states: Array  # [episodes, H] int32, states visited
+    actions: Array  # [episodes, H] int32
+
+
+def harmonic(visits: Array, beta: Array) -> Array:
+    """`1 / (beta + n)`: the first target weighs as much as a prior of beta visits."""
+    return 1.0 / (beta + visits)
+
+
+def run(
+    key: Array,
+    problem: Problem,
+    demonstrations: Demonstrations | None = None,
+    *,
+    episodes: int,
+    eta: float = 3.0,
+    beta: float = 4.0,
+    variance: float = 0.6,
+    noise_ratio: float = 4.0,
+    gamma: float = 1.0,
+    correction: Correction = "target",
+    replay_demonstrations: bool = False,
+    step_size: StepSize = harmonic,
+    epsilon: float = 0.0,
+) -> Run:
+    """Learns for a number of episodes, acting greedily (ties are broken at random).
+
+    After every episode the values of its steps are updated from the last to the first.  In states
+    where the expert was seen they are corrected, by `eta w_n (f(a) - pi(a))`, where `f(a)` is how
+    often the expert took `a` there: 1 or 0 if its demonstrations agree.
+
+    Args:
+      key: decides all chance; consumed.
+      problem: what to solve.
+      demonstrations: the expert's trajectories, or None.
+      episodes: how many, a static number.
+      eta: Boltzmann parameter of the expert.
+      beta: pseudo-count of the prior.
+      variance: prior variance of a Q-value.
+      noise_ratio: variance of a target as a multiple of it.
+      gamma: discount per step.
+      correction: `"target"` corrects the target, as the deep agent does, and so forgets the expert;
+        `"posterior"` corrects the value after the update, as the paper prints it, and does not:
+        step size and weight fall alike, so the sum of corrections stays.  `"none"` is Q-learning.
+      replay_demonstrations: the demonstrations are episodes 0, -1, ... of the run: their steps are
+        learnt from before the first.
+      step_size: from visits (this one included) and beta to alpha.
+      epsilon: probability of a random action.
+
+    Returns:
+      A `Run`.
+
+    Raises:
+      ValueError: shapes that do not fit, or values out of range (unless traced).
+    """
+    check(problem, demonstrations)
+    _check_numbers(
+        episodes=episodes, eta=eta, beta=beta, variance=variance, gamma=gamma, epsilon=epsilon
+    )
+    if correction not in ("target", "posterior", "none"):
+        raise ValueError(
+            f"correction is {correction!r}, but must be 'target', 'posterior' or 'none'"
+        )
+    if replay_demonstrations and demonstrations is None:
+        raise ValueError("replay_demonstrations needs demonstrations")
+    horizon = problem.rewards.shape[0]
+    problem = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), problem)
+    frequency, known = expert_frequency(problem, demonstrations)
+
+    def correct(q: Array, a: Array, n: Array, frequency: Array, known: Array) -> Array:
+        weight = posterior.visit_weight(n, beta=beta, variance=variance, noise_ratio=noise_ratio)
+        pi = posterior.boltzmann_policy(q, eta=eta)
+        return jnp.where(known, eta * weight * (frequency[a] - pi[a]), 0.0)
+
+    def learn(state: TableState, states: Array, actions: Array, last: Array) -> TableState:
+        """Updates the values of one trajectory, `[H]` each, backwards; action -1: not taken."""
+
+        def update(
+            carry: tuple[TableState, Array], step: tuple[Array, Array, Array]
+        ) -> tuple[tuple[TableState, Array], None]:
+            state, s_next = carry
+            h, s, a = step
+            taken, a = a >= 0, jnp.maximum(a, 0)
+            n = state.visits[h, s, a] + 1
+            visits = n.astype(jnp.float32)
+            row = state.q[h, s]
+            following = jnp.where(
+                h + 1 < horizon, jnp.max(state.q[jnp.minimum(h + 1, horizon - 1), s_next]), 0.0
+            )
+            target = problem.rewards[h, s, a] + gamma * following
+            expert = (frequency[h, s], known[h, s])
+            if correction == "target":
+                target += correct(row, a, visits, *expert)
+            alpha = step_size(visits, beta)
+            value = (1 - alpha) * row[a] + alpha * target
+            if correction == "posterior":
+                value += correct(row.at[a].set(value), a, visits, *expert)
+            # Where nothing was done, all is written back as it was.
+            state = TableState(
+                q=state.q.at[h, s, a].set(jnp.where(taken, value, row[a])),
+                visits=state.visits.at[h, s, a].set(n - ~taken),
+            )
+            return (state, s), None
+
+        steps = (jnp.arange(horizon), states, actions)
+        (state, _), _ = jax.lax.scan(update, (state, last), steps, reverse=True)
+        return state
+
+    def play(state: TableState, key: Array) -> tuple[Array, Array, Array, Array]:
+        """One episode: states, actions and rewards `[H]`, and the state it ends in."""
+        start_key, key = jax.random.split(key)
+
+        def step(s: Array, inputs: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
+            h, key = inputs
+            action_key, next_key = jax.random.split(key)
+            q = state.q[h, s]
+            best = q == jnp.max(q)
+            p = (1 - epsilon) * best / jnp.sum(best) + epsilon / q.shape[0]
+            a = jax.random.categorical(action_key, jnp.log(p))
+            s_next = jax.random.categorical(next_key, jnp.log(problem.transitions[h, s, a]))
+            return s_next, (s, a, problem.rewards[h, s, a])
+
+        first = jax.random.categorical(start_key, jnp.log(problem.start))
+        inputs = (jnp.arange(horizon), jax.random.split(key, horizon))
+        last, (states, actions, rewards) = jax.lax.scan(step, first, inputs)
+        return states, actions, rewards, last
+
+    def episode(state: TableState, key: Array) -> tuple[TableState, tuple[Array, Array, Array]]:
+        states, actions, rewards, last = play(state, key)
+        state = learn(state, states, actions, last)
+        return state, (jnp.sum(rewards), states, actions)
+
+    state = TableState(
+        q=jnp.zeros(problem.rewards.shape, jnp.float32),
+        visits=jnp.zeros(problem.rewards.shape, jnp.int32),
+    )
+    if replay_demonstrations:
+        # Where the demonstration ended early nothing is learnt, so its last state does not matter.
+        def learn_shown(state: TableState, shown: Demonstrations) -> tuple[TableState, None]:
+            return learn(state, shown.states, shown.actions, shown.states[-1]), None
+
+        shown = jax.tree.map(lambda x: jnp.asarray(x, jnp.int32), demonstrations)
+        state, _ = jax.lax.scan(learn_shown, state, shown)
+    state, (returns, states, actions) = jax.lax.scan(
+        episode, state, jax.random.split(key, episodes)
+    )
+    return Run(state=state, returns=returns, states=states, actions=actions)
+
+
+def expert_frequency(
+    problem: Problem, demonstrations: Demonstrations | None
+) -> tuple[Array, Array]:
+    """How often the expert took each action, `[H, S, A]`, and where it was seen, `[H, S]` bool."""
+    shape = problem.rewards.shape
+    if demonstrations is None:
+        return jnp.zeros(shape), jnp.zeros(shape[:2], bool)
+    states, actions = (jnp.asarray(x, jnp.int32) for x in demonstrations)
+    step = jnp.broadcast_to(jnp.arange(shape[0]), states.shape)
+    seen = (actions >= 0).astype(jnp.float32)
+    counts = jnp.zeros(shape).at[step, states, jnp.maximum(actions, 0)].add(seen)
+    total = jnp.sum(counts, axis=-1, keepdims=True)
+    return counts / jnp.maximum(total, 1.0), total[..., 0] > 0
+
+
+def optimal_q(problem: Problem, *, gamma: float = 1.0) -> Array:
+    """Q-values by backward induction, `[H, S, A]`."""
+
+    def backward(value: Array, step: tuple[Array, Array]) -> tuple[Array, Array]:
+        reward, transition = step
+        q = reward + gamma * transition @ value
+        return jnp.max(q, axis=-1), q
+
+    rewards, transitions = (jnp.asarray(x, jnp.result_type(float)) for x in problem[:2])
+    return jax.lax.scan(
+        backward, jnp.zeros_like(rewards[0, :, 0]), (rewards, transitions), reverse=True
+    )[1]
+
+
+def check(problem: Problem, demonstrations: Demonstrations | None = None) -> None:
+    """Raises `ValueError` unless the arrays are a problem and demonstrations of it."""
+    if _traced(problem) or _traced(demonstrations):
+        return
+    rewards, transitions, start = (np.asarray(x) for x in problem)
+    if rewards.ndim != 3 or 0 in rewards.shape:
+        raise ValueError(f"rewards have shape {rewards.shape}, but must be [H, S, A], none of it 0")
+    horizon, num_states, num_actions = rewards.shape
+    for name, array, shape in (
+        ("transitions", transitions, (horizon, num_states, num_actions, num_states)),
+        ("start", start, (num_states,)),
+    ):
+        if array.shape != shape:
+            raise ValueError(
+                f"{name} have shape {array.shape}, but must be {shape} for rewards of "
+                f"{rewards.shape}"
+            )
+        sums = array.sum(-1)
+        if not np.isfinite(array).all() or (array < 0).any() or (np.abs(sums - 1) > 1e-4).any():
+            row = np.argwhere((np.abs(sums - 1) > 1e-4) | (array < 0).any(-1))
+            where = tuple(map(int, row[0])) if len(row) else ()
+            raise ValueError(
+                f"{name}{list(where)} must be probabilities that sum to 1, but sum to "
+                f"{sums[where] if len(row) else float('nan'):g}"
+            )
+    if not np.isfinite(rewards).all():
+        raise ValueError("rewards must be finite")
+    if demonstrations is None:
+        return
+    for name, array, least, most in (
+        ("states", np.asarray(demonstrations.states), 0, num_states - 1),
+        ("actions", np.asarray(demonstrations.actions), -1, num_actions - 1),
+    ):
+        if array.ndim != 2 or array.shape[1] != horizon:
+            raise ValueError(
+                f"demonstrated {name} have shape {array.shape}, but must be [N, {horizon}], the "
+                "horizon of the problem"
+            )
+        if array.dtype.kind not in "iu":
+            raise ValueError(f"demonstrated {name} are {array.dtype}, but must be integers")
+        if array.size and (array.min() < least or array.max() > most):
+            wrong = array[(array < least) | (array > most)][0]
+            raise ValueError(
+                f"a demonstrated {name[:-1]} is {wrong}, but must lie in {least} .. {most}"
+            )
+
+
+def _check_numbers(**numbers: Any) -> None:
+    least = {"episodes": 1, "eta": 0, "beta": 0, "variance": 0, "gamma": 0, "epsilon": 0}
+    most = {"gamma": 1, "epsilon": 1}
+    for name, value in numbers.items():
+        if _traced(value):
+            continue
+        values = np.asarray(value)
+        if not np.isfinite(values).all() or (values < least[name]).any():
+            raise ValueError(f"{name} is {value}, but must be at least {least[name]}")
+        if (values > most.get(name, np.inf)).any():
+            raise ValueError(f"{name} is {value}, but must be at most {most[name]}")
+
+
+def _traced(tree: Any) -> bool:
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
