@@ -112,7 +112,8 @@ def correct(
     z, updated = newton(jnp.zeros_like(start))
     for _ in range(iterations - 1):
         full_step, updated = newton(z)
-        candidates = z + jnp.asarray(_STEP_LENGTHS, z.dtype)[:, None] * (full_step - z)
+        shorten = jax.vmap(lambda length, z=z, step=full_step: z + length * (step - z))
+        candidates = shorten(jnp.asarray(_STEP_LENGTHS, z.dtype))
         z = candidates[jnp.argmin(jax.vmap(energy)(candidates))]
     return Belief((start + covariance @ z).reshape(shape), updated)
 
