@@ -74,7 +74,8 @@ def final_score(
       slack: steps that an evaluation may be late, so that one due before it does not count.
     """
     # With some numbers of games an evaluation comes a few steps later than its period says.
-    late = [e for e in evaluations if e["step"] >= steps - final_steps + slack]
+    first = min(steps - final_steps + slack, steps)
+    late = [e for e in evaluations if e["step"] >= first]
     if not late:
         return {"mean": None, "std": None}
     count = np.array([e["episodes"] for e in late], float)
