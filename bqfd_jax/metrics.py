@@ -7,6 +7,7 @@ lists.
 import json
 import math
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -70,9 +71,19 @@ class MetricsWriter:
             raise
         self._position += len(line)
         if self._tensorboard is not None and plain.get("step") is not None:
-            for name, value in plain.items():
+            self._mirror(plain)
+
+    def _mirror(self, row: Mapping[str, Any]) -> None:
+        """Writes a row for TensorBoard; if that fails the mirror is given up, not the run."""
+        try:
+            for name, value in row.items():
                 if name != "step" and type(value) in (int, float):
-                    self._tensorboard.add_scalar(name, value, plain["step"])
+                    self._tensorboard.add_scalar(name, value, row["step"])
+            # tensorboardX writes from a thread, which dies of a full disk and then lets us wait.
+            self._tensorboard.flush()
+        except Exception as error:
+            warnings.warn(f"TensorBoard files are given up: {error}", stacklevel=3)
+            self._tensorboard = None
 
     def position(self) -> int:
         """Bytes written so far, all of them on disk, for a checkpoint to remember."""

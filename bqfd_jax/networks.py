@@ -38,6 +38,10 @@ class MLPTorso(nn.Module):
         return x
 
 
+# What flax says of a plain convolution; what is not listed does not change its result.
+_USUAL = {"lhs_dilation": (1, 1), "rhs_dilation": (1, 1), "feature_group_count": 1}
+
+
 def convolve(
     x: Array, kernel: Array, window_strides: Sequence[int], padding: str, **options: Any
 ) -> Array:
@@ -62,6 +66,10 @@ def convolve(
             f"a kernel of {kernel.shape[:2]} with strides {window_strides} and padding {padding} "
             "is not supported: padding must be VALID and one stride must divide the size"
         )
+
+    unusual = {name: value for name, value in options.items() if value != _USUAL.get(name, value)}
+    if unusual:
+        raise ValueError(f"convolutions with {unusual} are not supported")
 
     def natively(x: Array, kernel: Array) -> Array:
         return jax.lax.conv_general_dilated(x, kernel, window_strides, padding, **options)

@@ -1,7 +1,6 @@
 """Films: frames in, an mp4 file out, whole or not at all."""
 
 import os
-from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -9,45 +8,54 @@ from typing import Any
 import numpy as np
 
 
-def write_mp4(
-    path: str | os.PathLike[str], frames: Iterable[np.ndarray], *, fps: int = 15, scale: int = 1
-) -> Path:
-    """Writes frames as H.264, which every browser plays.
+class Mp4:
+    """A film that is being made, as H.264, which every browser plays.
+
+    Frames are encoded as they come.  The file appears when the `with` block is left, and not at all
+    if it is left by an exception or without a frame.
 
     Args:
       path: the file.
-      frames: each `[H, W, 3]` or `[H, W]` uint8, all of one shape.
       fps: frames per second.
       scale: pixels are repeated so many times in both directions.
 
-    Returns:
-      The path.
-
     Raises:
       ImportError: PyAV is not installed.
-      ValueError: there is no frame.
     """
-    av = _av()
-    path = Path(path)
-    temporary = path.with_name(f".tmp-{path.name}")
-    try:
-        with av.open(str(temporary), "w", format="mp4") as container:
-            stream = None
-            for frame in frames:
-                image = _enlarge(frame, scale)
-                if stream is None:
-                    stream = container.add_stream("libx264", rate=Fraction(fps))
-                    stream.height, stream.width = image.shape[:2]
-                    stream.pix_fmt = "yuv420p"
-                    stream.options = {"crf": "20", "preset": "veryfast"}
-                container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
-            if stream is None:
-                raise ValueError(f"there are no frames to write to {path}")
-            container.mux(stream.encode())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+
+    def __init__(self, path: str | os.PathLike[str], *, fps: int = 15, scale: int = 1):
+        self._av = _av()
+        self._path = Path(path)
+        self._temporary = self._path.with_name(f".tmp-{self._path.name}")
+        self._fps, self._scale = fps, scale
+        self._container = self._av.open(str(self._temporary), "w", format="mp4")
+        self._stream: Any = None
+
+    def add(self, frame: np.ndarray) -> None:
+        """Takes the next frame, `[H, W, 3]` or `[H, W]` uint8, of the same shape as the others."""
+        image = _enlarge(frame, self._scale)
+        if self._stream is None:
+            self._stream = self._container.add_stream("libx264", rate=Fraction(self._fps))
+            self._stream.height, self._stream.width = image.shape[:2]
+            self._stream.pix_fmt = "yuv420p"
+            self._stream.options = {"crf": "20", "preset": "veryfast"}
+        encoded = self._stream.encode(self._av.VideoFrame.from_ndarray(image, format="rgb24"))
+        self._container.mux(encoded)
+
+    def __enter__(self) -> "Mp4":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        try:
+            if self._stream is not None:
+                self._container.mux(self._stream.encode())
+            self._container.close()
+            if kind is None and self._stream is None:
+                raise ValueError(f"there are no frames to write to {self._path}")
+            if kind is None:
+                os.replace(self._temporary, self._path)
+        finally:
+            self._temporary.unlink(missing_ok=True)
 
 
 def _enlarge(frame: np.ndarray, scale: int) -> np.ndarray:

@@ -5,8 +5,8 @@
     python -m experiments.atari evaluate --run runs/mine
     python -m experiments.atari compare runs/mine runs/another
 
-All steps are agent steps (4 emulator frames).  A run that was stopped or killed goes on if the same
-command is given with --resume at its end.  Writes a folder with `summary.json`, `metrics.jsonl`, a
+All steps are agent steps (4 emulator frames).  A run that was stopped or killed goes on with the
+same options and --out FOLDER --resume.  Writes a folder with `summary.json`, `metrics.jsonl`, a
 learning curve, a film of one evaluation episode and checkpoints.
 """
 
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import optax
 import tyro
 from tqdm import tqdm
 
@@ -57,6 +58,7 @@ class Training:
         self.loop = job.make_loop(state)
         self.metrics = _open_metrics(config, out, saved["metrics_position"])
         self.evaluator: Evaluator | None = None
+        self.last_score = self.evaluations[-1]["eval_mean"] if self.evaluations else None
 
     def _fresh_replay(self) -> Any:
         return self.job.replay.init(self.job.demonstrations)
@@ -79,28 +81,29 @@ class Training:
 
     def run(self, stop_asked: Callable[[], bool]) -> None:
         """Pre-trains, trains to the end; saves now and then, and when asked to stop."""
-        with self.metrics:
-            self._pretrain(stop_asked)
-            self._train(stop_asked)
-            self.metrics.flush()
+        self._pretrain(stop_asked)
+        self._train(stop_asked)
 
     def _pretrain(self, stop_asked: Callable[[], bool]) -> None:
         wanted = self.config.pretrain_updates
-        save_period = max(1, int(self.config.checkpoint_period / self.config.update_period))
         if self.loop.step or self.updates >= wanted:
             return
+        save_period = max(1, int(self.config.checkpoint_period / self.config.update_period))
         with tqdm(total=wanted, initial=self.updates, unit="update", desc="pre-training") as bar:
-            for done in range(self.updates + 1, wanted + 1):
+            for done in range(self.updates + 1, wanted):
                 self.loop.state = self.job.trainer.pretrain(self.loop.state)
-                if done % _CHUNK == 0 or done == wanted:
+                if done % _CHUNK == 0:
                     # Else the bar would run ahead of the device.
                     jax.block_until_ready(self.loop.state.num_totals)
                     bar.update(done - bar.n)
                     if stop_asked():
                         self._stop("during pre-training")
-                if done % save_period == 0 and done < wanted:
+                if done % save_period == 0:
                     self._save()
-        self._log(0.0, [])
+            # What is due at the end of pre-training comes with its last update, or not at all.
+            self.loop.state = self.job.trainer.pretrain(self.loop.state)
+            bar.update(wanted - bar.n)
+            self._log(0.0, [])
         if self.config.eval_period:
             self._evaluate()
         self._save()
@@ -112,25 +115,36 @@ class Training:
         ) as bar:
             bar.set_postfix_str(self._postfix({}))
             while loop.step < config.steps:
-                started, first_step, scores = time.perf_counter(), loop.step, []
-                log_at = min(_next_multiple(loop.step, config.log_period), config.steps)
-                while loop.step < log_at:
-                    scores += loop.run(min(_CHUNK * config.envs, log_at - loop.step))
-                    bar.update(loop.step - bar.n)
-                    if stop_asked():
-                        self._stop(f"at step {loop.step}")
-                jax.block_until_ready(loop.state.step)
-                speed = (loop.step - first_step) / (time.perf_counter() - started)
-                row = self._log(speed, scores)
+                # A run that was stopped between two rows goes on with the second.
+                last_row = loop.step // config.log_period * config.log_period
+                row = self._train_until(
+                    min(last_row + config.log_period, config.steps), bar, stop_asked
+                )
                 ended = loop.step >= config.steps
-                if ended or self._crossed(config.eval_period, first_step):
+                if ended or self._crossed(config.eval_period, last_row):
                     self._evaluate()
-                if ended or self._crossed(config.checkpoint_period, first_step):
+                if ended or self._crossed(config.checkpoint_period, last_row):
                     self._save()
                 bar.set_postfix_str(self._postfix(row))
 
-    def _crossed(self, period: int, since: int) -> bool:
-        return period > 0 and self.loop.step // period > since // period
+    def _train_until(
+        self, log_at: int, bar: tqdm, stop_asked: Callable[[], bool]
+    ) -> dict[str, Any]:
+        """Goes on to the step of the next row, and writes it."""
+        loop, started, first_step = self.loop, time.perf_counter(), self.loop.step
+        scores: list[float] = []
+        while loop.step < log_at:
+            # Not once a row is due: it would be missing from the run that is resumed.
+            if stop_asked():
+                self._stop(f"at step {loop.step}")
+            scores += loop.run(min(_CHUNK * self.config.envs, log_at - loop.step))
+            bar.update(loop.step - bar.n)
+        jax.block_until_ready(loop.state.step)
+        speed = (loop.step - first_step) / (time.perf_counter() - started)
+        return self._log(speed, scores)
+
+    def _crossed(self, period: int, last_row: int) -> bool:
+        return period > 0 and self.loop.step // period > last_row // period
 
     def _log(self, steps_per_second: float, scores: list[float]) -> dict[str, Any]:
         """A row of metrics.jsonl about the updates since the last one."""
@@ -149,14 +163,13 @@ class Training:
         return row
 
     def _check_finite(self, values: dict[str, float]) -> None:
-        """Stops before anything spoilt is saved."""
-        for name in ("loss", "gradient_norm"):
-            if np.isfinite(values.get(name, 0.0)):
+        for name, value in values.items():
+            if np.isfinite(value):
                 continue
             saved = self.checkpointer.steps()
             raise RunError(
-                f"the {name.replace('_', ' ')} became {values[name]} before step "
-                f"{self.loop.step}. Last good checkpoint: "
+                f"the {name.replace('_', ' ')} became {value} before step {self.loop.step}. "
+                f"Last good checkpoint: "
                 f"{f'step {saved[-1]} in {self.out}' if saved else 'none yet'}. A smaller "
                 f"--{self.config.agent}.learning-rate than "
                 f"{self.config.agent_config.learning_rate} usually helps."
@@ -167,10 +180,11 @@ class Training:
             self.evaluator = Evaluator(self.job)
         started = time.perf_counter()
         result = self.evaluator(self.loop.state.learner.params, self.loop.step)
+        self.last_score = float(result.scores.mean())
         self.metrics.write(
             {
                 "step": self.loop.step,
-                "eval_mean": float(result.scores.mean()),
+                "eval_mean": self.last_score,
                 "eval_std": float(result.scores.std()),
                 "episodes": len(result.scores),
                 "eval_truncated": int(result.truncated.sum()),
@@ -180,7 +194,10 @@ class Training:
 
     def _save(self) -> bool:
         """A checkpoint; if it cannot be written, training goes on."""
-        self._check_finite({name: float(sum_) for name, sum_ in self.loop.state.totals.items()})
+        # Nothing spoilt is saved: neither by the updates since the last row, nor by the very last.
+        learner = self.loop.state.learner
+        self._check_finite({name: float(total) for name, total in self.loop.state.totals.items()})
+        self._check_finite({"size of the network": float(optax.global_norm(learner.params))})
         started = time.perf_counter()
         try:
             state = {
@@ -208,8 +225,7 @@ class Training:
         )
 
     def _postfix(self, row: dict[str, Any]) -> str:
-        done = self.evaluations
-        shown = [f"score {done[-1]['eval_mean']:.1f}" if done else "score -"]
+        shown = ["score -" if self.last_score is None else f"score {self.last_score:.1f}"]
         for name, label in (
             ("loss", "loss"),
             ("visit_weight", "visit weight"),
@@ -231,10 +247,6 @@ def _open_metrics(config: Config, out: Path, position: int) -> PatientWriter:
         raise RunError(f"{error}. Put the file back, or start anew in another --out.") from error
 
 
-def _next_multiple(step: int, period: int) -> int:
-    return (step // period + 1) * period
-
-
 class Pace(NamedTuple):
     """How long things take, in seconds."""
 
@@ -244,14 +256,15 @@ class Pace(NamedTuple):
     def of_rest(self, training: Training) -> float:
         """Time that the rest of a run will take, evaluations apart."""
         config, step = training.config, training.loop.step
-        all_updates = config.pretrain_updates + config.steps / config.update_period
+        learning = max(config.steps - config.learning_starts, 0)
+        all_updates = config.pretrain_updates + learning / config.update_period
         interactions = (config.steps - step) / config.envs
         updates = max(all_updates - training.updates, 0)
         return updates * self.update + interactions * self.interaction
 
 
 def measure_pace(job: Job) -> Pace:
-    """Tries everything once, which also compiles it, and a few times more; none of it is kept."""
+    """Tries updates and steps, which also compiles them; none of it is kept."""
     loop = job.make_loop(job.init())
     loop.run(2 * job.config.envs)
     seen = on_host.to_device(loop.env.reset())
@@ -299,12 +312,13 @@ def announce(
 def train(config: Config) -> None:
     """A whole run, or the rest of one."""
     atari_config.check(config)
+    stored = atari_config.stored(config)
+    if config.resume or config.out is not None:
+        run_folder.check(config.out, stored, resume=config.resume)
     job, demonstration = prepare(config)
-    out = run_folder.prepare(
-        config.out, atari_config.stored(config), name=f"atari-{config.game}", resume=config.resume
-    )
+    out = run_folder.prepare(config.out, stored, name=f"atari-{config.game}", resume=config.resume)
     announce(config, demonstration, job, out)
-    print("compiling ...", end=" ", flush=True)
+    print("compiling ...", flush=True)
     pace = measure_pace(job)
     with run_folder.stop_signals("soon, after a checkpoint") as stop_asked:
         training = Training(job, out, resume=config.resume)
@@ -313,6 +327,12 @@ def train(config: Config) -> None:
         if training.resumed_at is not None:
             print(f"resumed at step {training.resumed_at}", flush=True)
         training.run(stop_asked)
+    finish(training, demonstration)
+
+
+def finish(training: Training, demonstration: demos.Demonstration | None) -> None:
+    """Tells what came of a run, and writes it; what cannot be written does not hinder the rest."""
+    config, out = training.config, training.out
     summary = report.summarise(
         config,
         demonstration,
@@ -320,11 +340,23 @@ def train(config: Config) -> None:
         updates=training.updates,
         seconds=training.seconds,
     )
-    write_json_atomic(out / "summary.json", summary)
-    report.draw(out, summary)
-    if config.video:
-        film(job, training.loop.state.learner.params, out, training.loop.step)
-    print(f"\n{report.table(summary)}\n\ncurve, film and summary in {out}")
+    print(f"\n{report.table(summary)}\n")
+    params, step = training.loop.state.learner.params, training.loop.step
+    failed = []
+    for name, write in (
+        ("metrics.jsonl", training.metrics.flush),
+        ("summary.json", lambda: write_json_atomic(out / "summary.json", summary)),
+        ("learning_curve.png", lambda: report.draw(out, summary)),
+        ("episode.mp4", lambda: config.video and film(training.job, params, out, step)),
+    ):
+        try:
+            write()
+        except (OSError, ImportError, ValueError) as error:
+            failed.append(f"{name}: {error}")
+    training.metrics.close()
+    if failed:
+        raise RunError(f"not all of {out} could be written: {'; '.join(failed)}")
+    print(f"summary, curve and film in {out}")
 
 
 def main() -> None:

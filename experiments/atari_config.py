@@ -173,7 +173,7 @@ def _laptop(game: str) -> Config:
         preset="laptop",
         bqfd=BqfdConfig(
             **common,
-            variance=0.05,
+            variance=0.5,
             weight_from_target=False,
             correct_all_actions=True,
             demo_priority_steps=(50_000, 100_000),
@@ -309,8 +309,19 @@ def check(config: Config) -> None:
         value = getattr(config, name)
         if value < least:
             raise UsageError(f"{_flag(name)} is {value}, but must be at least {least}")
-    if not 0 < config.update_period < math.inf:
-        raise UsageError(f"--update-period is {config.update_period}, but must be greater than 0")
+    for name, most in (
+        ("envs", atari.MAX_LANES),
+        ("eval_episodes", atari.MAX_LANES),
+        # Steps are counted in 32 bits.
+        ("steps", 2**31 - 1 - config.envs),
+    ):
+        value = getattr(config, name)
+        if value > most:
+            raise UsageError(f"{_flag(name)} is {value}, but must be at most {most}")
+    if not 0.001 <= config.update_period <= 1e6:
+        raise UsageError(
+            f"--update-period is {config.update_period}, but must lie in [0.001, 1000000]"
+        )
     if not 0 <= config.eval_epsilon <= 1:
         raise UsageError(f"--eval-epsilon is {config.eval_epsilon}, but must lie in [0, 1]")
     if config.tensorboard and importlib.util.find_spec("tensorboardX") is None:

@@ -2,12 +2,10 @@
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from tqdm import tqdm
 
 from bqfd_jax import video
@@ -24,7 +22,7 @@ from experiments.atari_job import (
     STACK,
     Job,
     checkpoint_template,
-    prepare,
+    prepare_shape,
 )
 from experiments.run_folder import UsageError
 
@@ -56,14 +54,10 @@ class Evaluator:
 
 def film(job: Job, params: Params, out: Path, step: int) -> None:
     """Plays one episode and writes `episode.mp4`, at the speed that people play."""
-    frames: list[np.ndarray] = []
     play = Evaluator(job, film=True)
-    play(params, step, lambda _: frames.append(play.env.render()))
-    try:
-        # 60 frames a second, one of four seen.
-        video.write_mp4(out / "episode.mp4", frames, fps=15, scale=2)
-    except ImportError as error:
-        print(f"no film: {error}", file=sys.stderr)
+    # 60 frames a second, one of four seen.
+    with video.Mp4(out / "episode.mp4", fps=15, scale=2) as film:
+        play(params, step, lambda _: film.add(play.env.render()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +88,15 @@ def _read_config(run: Path) -> Config:
 
 def evaluate_run(options: EvaluateConfig) -> None:
     """The command `evaluate`."""
+    for name, value, least in (
+        ("episodes", options.episodes, 1),
+        ("max-steps", options.max_steps, 1),
+        ("epsilon", options.epsilon, 0),
+    ):
+        if value is not None and value < least:
+            raise UsageError(f"--{name} is {value}, but must be at least {least}")
+    if options.epsilon is not None and options.epsilon > 1:
+        raise UsageError(f"--epsilon is {options.epsilon}, but must be at most 1")
     config = _read_config(options.run)
     config = dataclasses.replace(
         config,
@@ -102,14 +105,8 @@ def evaluate_run(options: EvaluateConfig) -> None:
         eval_max_steps=options.max_steps or config.eval_max_steps,
     )
     atari_config.check(config)
-    job, _ = prepare(config)
-    checkpointer = Checkpointer(options.run / "checkpoints", on_skip=tqdm.write)
-    restored = checkpointer.restore(checkpoint_template(job))
-    if restored is None:
-        raise UsageError(f"{options.run} has no checkpoint yet")
-    step, saved = restored
-    params = saved["train"]["learner"].params
-    del saved
+    job = prepare_shape(config)
+    step, params = _read_params(options.run, job)
     evaluate = Evaluator(job)
     with tqdm(unit="step", desc=f"evaluating step {step}") as bar:
         result = evaluate(params, step, lambda _: bar.update(1) and False)
@@ -129,3 +126,12 @@ def evaluate_run(options: EvaluateConfig) -> None:
     )
     if options.video:
         film(job, params, options.run, step)
+
+
+def _read_params(run: Path, job: Job) -> tuple[int, Params]:
+    checkpointer = Checkpointer(run / "checkpoints", on_skip=tqdm.write)
+    restored = checkpointer.restore(checkpoint_template(job))
+    if restored is None:
+        raise UsageError(f"{run} has no checkpoint yet")
+    # The replay, which may take gigabytes, goes.
+    return restored[0], restored[1]["train"]["learner"].params

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bqfd_jax import demos, networks
 from bqfd_jax.agents import Agent, make_agent
@@ -94,15 +95,18 @@ def make_job(
 ) -> Job:
     """Binds network, replay and agent; compiled when first called."""
     agent_config = config.agent_config
-    replay = make_replay(
-        frame_shape=atari.FRAME_SHAPE,
-        frame_dtype=jnp.uint8,
-        rows_per_lane=config.rows_per_lane,
-        num_lanes=config.envs,
-        num_demo_rows=0 if demonstrations is None else len(demonstrations.action),
-        stack=STACK,
-        **agent_config.replay_options(),
-    )
+    try:
+        replay = make_replay(
+            frame_shape=atari.FRAME_SHAPE,
+            frame_dtype=jnp.uint8,
+            rows_per_lane=config.rows_per_lane,
+            num_lanes=config.envs,
+            num_demo_rows=0 if demonstrations is None else len(demonstrations.action),
+            stack=STACK,
+            **agent_config.replay_options(),
+        )
+    except ValueError as error:
+        raise UsageError(f"no such replay can be made: {error}") from error
     network = networks.atari_network(num_actions, hidden=config.hidden, **network_options)
     agent = make_agent(network, replay, agent_config)
     trainer = on_host.make_host_trainer(
@@ -118,9 +122,9 @@ def make_job(
 
 def checkpoint_template(job: Job) -> dict[str, Any]:
     """Shapes of all that a checkpoint holds."""
-    shapes = jax.eval_shape(job.init)
+    with_replay = job.config.checkpoint_replay
     return {
-        "train": on_host.to_checkpoint(shapes, with_replay=job.config.checkpoint_replay),
+        "train": jax.eval_shape(lambda: on_host.to_checkpoint(job.init(), with_replay=with_replay)),
         "metrics_position": 0,
         "seconds": 0.0,
     }
@@ -129,26 +133,51 @@ def checkpoint_template(job: Job) -> dict[str, Any]:
 def check_memory(replay: Replay) -> None:
     """Refuses a replay that will not fit."""
     # The network, its gradients and what the emulators need.
-    needed = replay.num_bytes + 1.0e9
+    around = 1.0e9
+    needed = replay.num_bytes + around
     available = run_folder.available_memory()
-    if available is not None and needed > available:
-        rows = int((available - 1.0e9) / replay.num_bytes * replay.layout.num_rows)
-        raise UsageError(
-            f"the replay of {replay.layout.num_rows:,} rows needs {needed / 1e9:.1f} GB with all "
-            f"around it, but only {available / 1e9:.1f} GB are free; use --replay-rows "
-            f"{max(rows, 0) // 1000 * 1000} or less"
-        )
+    if available is None or needed <= available:
+        return
+    rows = int((available - around) / replay.num_bytes * replay.layout.num_rows) // 1000 * 1000
+    advice = (
+        f"use --replay-rows {rows} or less" if rows > 0 else "free some, or use another machine"
+    )
+    raise UsageError(
+        f"the replay of {replay.layout.num_rows:,} rows needs {needed / 1e9:.1f} GB with all "
+        f"around it, but only {available / 1e9:.1f} GB are free; {advice}"
+    )
 
 
 def prepare(config: Config) -> tuple[Job, demos.Demonstration | None]:
     """From a checked config to a job that fits into memory."""
     demonstration = load_demonstration(config)
-    env = atari.Atari(config.game, num_lanes=1)
     if demonstration is not None:
         print("replaying the demonstration ...", end=" ", flush=True)
     rows = replay_demonstration(config, demonstration)
     if demonstration is not None:
         print("it plays as it should")
-    job = make_job(config, env.num_actions, rows)
+    job = make_job(config, _num_actions(config), rows)
     check_memory(job.replay)
     return job, demonstration
+
+
+def prepare_shape(config: Config) -> Job:
+    """A job to read checkpoints with: its demonstration has the right size and no content."""
+    demonstration = load_demonstration(config)
+    rows = None
+    if demonstration is not None:
+        num_rows = demonstration.num_rows
+        nothing = np.zeros(num_rows, np.float32)
+        rows = Row(
+            frame=np.zeros((num_rows, *atari.FRAME_SHAPE), np.uint8),
+            action=np.zeros(num_rows, np.int32),
+            reward=nothing,
+            discount=nothing,
+            is_first=np.zeros(num_rows, bool),
+            is_last=np.zeros(num_rows, bool),
+        )
+    return make_job(config, _num_actions(config), rows)
+
+
+def _num_actions(config: Config) -> int:
+    return atari.Atari(config.game, num_lanes=1).num_actions

@@ -240,10 +240,10 @@ def benchmark_atari(config: AtariBenchmark) -> dict[str, float]:
     job = atari_job.make_job(settings, num_actions, None)
     native = atari_job.make_job(settings, num_actions, None, convolve=jax.lax.conv_general_dilated)
     loop, native_loop = job.make_loop(job.init()), native.make_loop(native.init())
-    updates = config.iterations * config.envs / config.update_period
+    updates = max(1, round(config.iterations * config.envs / config.update_period))
 
     def update_alone(loop: HostLoop) -> None:
-        for _ in range(round(updates)):
+        for _ in range(updates):
             loop.state = loop.trainer.update(loop.state)
 
     def step_alone() -> None:
@@ -327,6 +327,8 @@ class MemoryBenchmark:
 
 def benchmark_memory(config: MemoryBenchmark) -> dict[str, float]:
     """Measures and prints; returns the figures by name."""
+    if config.rows < 1000 or config.steps < 1:
+        raise UsageError("--rows must be at least 1000 and --steps at least 1")
     settings = dataclasses.replace(
         atari_config.preset(config.preset, config.game),
         replay_rows=config.rows,

@@ -43,29 +43,39 @@ def prepare(out: Path | None, config: dict[str, Any], *, name: str, resume: bool
     Returns:
       The folder; it holds `config.json`.
     """
-    if out is None:
-        if resume:
-            raise UsageError("--resume needs the folder of the run to continue: add --out FOLDER")
+    if out is None and not resume:
         out = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-    # As it will read back from the file, tuples being lists there.
-    config = json.loads(json.dumps(config))
+    config = check(out, config, resume=resume)
     path = out / "config.json"
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"--out {out} is a file; name a folder")
     if resume:
-        _check_same(path, config)
         return out
-    # A run killed while it wrote its config has left nothing worth keeping.
-    if out.exists() and any(item.name != ".config.json.tmp" for item in out.iterdir()):
-        raise UsageError(
-            f"{out} exists already. Continue it with --resume, or choose another --out."
-        )
     try:
         out.mkdir(parents=True, exist_ok=True)
         write_json_atomic(path, config)
     except OSError as error:
         raise UsageError(f"cannot write to {out}: {error.strerror or error}") from error
     return out
+
+
+def check(out: Path | None, config: dict[str, Any], *, resume: bool) -> dict[str, Any]:
+    """Raises `UsageError` unless a run can begin or go on there; see `prepare`.
+
+    Returns:
+      The config as it will read back from the file, tuples being lists there.
+    """
+    config = json.loads(json.dumps(config))
+    if out is None:
+        raise UsageError("--resume needs the folder of the run to continue: add --out FOLDER")
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"--out {out} is a file; name a folder")
+    if resume:
+        _check_same(out / "config.json", config)
+    # A run killed while it wrote its config has left nothing worth keeping.
+    elif out.exists() and any(item.name != ".config.json.tmp" for item in out.iterdir()):
+        raise UsageError(
+            f"{out} exists already. Continue it with --resume, or choose another --out."
+        )
+    return config
 
 
 def _check_same(path: Path, config: dict[str, Any]) -> None:
@@ -186,10 +196,13 @@ def available_memory() -> int | None:
         pass
     try:
         # What a container may take, if it is in one.
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-        limits.append(int(limit) - used)
-    except (OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        limit = int((group / "memory.max").read_text())
+        used = int((group / "memory.current").read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        # Files that are kept in memory give way when it is needed.
+        limits.append(limit - used + int(stat["active_file"]) + int(stat["inactive_file"]))
+    except (OSError, ValueError, KeyError):
         pass
     return min(limits, default=None)
 
@@ -214,7 +227,7 @@ def run_main(main: Callable[[], None]) -> None:
     except StopRequested as stop:
         _leave(str(stop), 130)
     except KeyboardInterrupt:
-        _leave("stopped; the last checkpoint stays, continue with --resume", 130)
+        _leave("stopped at once; a checkpoint, if there is one, stays: see --resume", 130)
     except BrokenPipeError:
         # The reader of our output is gone; there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -355,6 +355,8 @@ def test_bqfd_with_a_squared_loss_moves_the_action_taken_alike_with_or_without_t
 def test_bqfd_corrects_all_actions_along_one_step_only():
     with pytest.raises(ValueError, match="correction_steps is 3, but must be 1"):
         BQFD(correct_all_actions=True, correction_steps=3, n_step_weight=1.0)
+    with pytest.raises(ValueError, match="stop_correction_gradient must be True"):
+        BQFD(correct_all_actions=True, stop_correction_gradient=False)
 
 
 # Sample 0 walks 0 -> 6 -> 7 -> 1 -> ...; sample 1 (an expert too) ends after its second step.

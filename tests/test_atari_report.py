@@ -27,6 +27,9 @@ def test_the_final_score_is_that_of_all_late_episodes():
     assert final["mean"] == pytest.approx(together.mean())
     assert final["std"] == pytest.approx(together.std())
     assert atari_report.final_score([early], 100_000, 20_000) == {"mean": None, "std": None}
+    # With three games the evaluation due at 80,000 comes at 80,001, and is still not of the last.
+    late[0]["step"], early["step"] = 90_000, 80_001
+    assert atari_report.final_score([early, *late], 100_000, 20_000, slack=3) == final
 
 
 def summary(agent, seed, mean, **changes):
@@ -34,8 +37,9 @@ def summary(agent, seed, mean, **changes):
         "game": "Freeway",
         "agent": agent,
         "seed": seed,
+        "preset": "laptop",
         "steps": 1000,
-        "demo": {"score": 26.3, "steps": 6144},
+        "demo": {"score": 26.3, "steps": 6144, "name": "default"},
         "evaluations": [evaluation(0, 1.0, 0.0), evaluation(1000, mean, 2.0)],
         "final": {"mean": mean, "std": 2.0},
         **changes,
@@ -52,12 +56,42 @@ def test_runs_are_compared_by_agent_and_beside_the_paper(tmp_path, capsys):
     out = tmp_path / "out"
     atari_report.compare(atari_report.CompareConfig(tuple(runs), out))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2] == "| Freeway | bqfd | 0 1 | 1,000 | 22.0 ± 2.0 | 26.3 | 29.8 ± 0.8 | 23M |"
-    assert lines[3] == "| Freeway | dqn | 0 | 1,000 | 5.0 ± 2.0 | 26.3 | 30.4 ± 0.4 | 23M |"
+    assert lines[2] == (
+        "| Freeway | bqfd | laptop | 1,000 | 0 1 | 22.0 ± 2.0 | default, 26.3 "
+        "| 29.8 ± 0.8 after 23M |"
+    )
+    assert lines[3] == (
+        "| Freeway | dqn | laptop | 1,000 | 0 | 5.0 ± 2.0 | default, 26.3 | 30.4 ± 0.4 after 23M |"
+    )
     assert (out / "comparison.png").stat().st_size > 5000
     assert (out / "comparison.md").read_text().splitlines() == lines[:4]
     rows = json.loads((out / "comparison.json").read_text())
     assert [row["mean"] for row in rows] == [22.0, 5.0]
+
+
+def test_runs_are_not_averaged_over_more_than_seeds(tmp_path):
+    other_demo = {"score": 29.0, "steps": 6144, "name": "strong"}
+    for name, changes in (
+        ("one", {}),
+        ("strong", {"demo": other_demo}),
+        ("paper", {"preset": "paper"}),
+        ("none", {"demo": None}),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "summary.json").write_text(
+            json.dumps(summary("bqfd", 0, 20.0, **changes))
+        )
+    runs = tuple(tmp_path / name for name in ("one", "strong", "paper", "none"))
+    atari_report.compare(atari_report.CompareConfig(runs, tmp_path / "out"))
+    rows = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert [(row["preset"], row["demo"], row["demo_score"]) for row in rows] == [
+        ("laptop", "default", 26.3),
+        ("laptop", "none", None),
+        ("laptop", "strong", 29.0),
+        ("paper", "default", 26.3),
+    ]
+    with pytest.raises(UsageError, match="the same seed"):
+        atari_report.compare(atari_report.CompareConfig((runs[0], runs[0]), tmp_path / "out"))
 
 
 def test_what_cannot_be_compared_is_named(tmp_path):
@@ -139,6 +173,10 @@ def test_the_replay_is_sized_to_the_run():
         (["--eval-epsilon", "2"], "--eval-epsilon is 2"),
         (["--game", "Sequest"], "did you mean Seaquest"),
         (["--log-period", "0"], "--log-period is 0"),
+        (["--update-period", "1e-7"], "--update-period is 1e-07"),
+        (["--envs", "20000"], "--envs is 20000, but must be at most 10007"),
+        (["--eval-episodes", "20000"], "--eval-episodes is 20000"),
+        (["--steps", "3000000000"], "--steps is 3000000000"),
     ],
 )
 def test_values_that_cannot_be_meant(options, message):

@@ -386,3 +386,5 @@ def test_other_convolutions_are_refused():
         networks.convolve(x, weights, (2, 2), "VALID")
     with pytest.raises(ValueError, match="padding SAME"):
         networks.convolve(x, weights, (1, 1), "SAME")
+    with pytest.raises(ValueError, match="rhs_dilation"):
+        networks.convolve(x, weights, (1, 1), "VALID", rhs_dilation=(2, 2))

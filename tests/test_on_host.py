@@ -4,7 +4,6 @@ from fractions import Fraction
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import CountingEnvironment, configure, looking_network
@@ -307,8 +306,11 @@ def test_without_the_replay_visit_counts_go_on_from_their_mean():
 @pytest.mark.parametrize("with_replay", [True, False])
 def test_the_shape_of_a_checkpoint_is_known_beforehand(with_replay):
     state, trainer, _ = state_and_trainer()
-    shapes = jax.eval_shape(trainer.init, jax.random.key(0), demonstration(12))
-    template = on_host.to_checkpoint(shapes, with_replay=with_replay)
+    template = jax.eval_shape(
+        lambda: on_host.to_checkpoint(
+            trainer.init(jax.random.key(0), demonstration(12)), with_replay=with_replay
+        )
+    )
     saved = on_host.to_checkpoint(state, with_replay=with_replay)
     chex.assert_trees_all_equal_shapes_and_dtypes(template, saved)
 
@@ -350,4 +352,3 @@ def test_randomness_is_a_function_of_the_key_and_the_counters():
     counts = np.bincount(actions(2, steps=1000).ravel(), minlength=5)
     # 1000 draws of 5 actions: standard deviation 12.6.
     assert (np.abs(counts - 200) < 60).all()
-    assert jnp.ndim(counts) == 1

@@ -177,6 +177,8 @@ class BqfdConfig(AgentConfig):
                 f"correction_steps is {self.correction_steps}, but must be 1 with "
                 "correct_all_actions"
             )
+        if self.correct_all_actions and not self.stop_correction_gradient:
+            raise ValueError("stop_correction_gradient must be True with correct_all_actions")
         self._require_schedule("demo_priority_steps", "demo_priority_factors")
         self._require(
             "demo_priority_factors", all(f > 0 for f in self.demo_priority_factors), "positive"

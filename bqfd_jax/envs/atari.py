@@ -16,7 +16,8 @@ from bqfd_jax.types import HostStep
 
 FRAME_SHAPE = (84, 84)
 MAX_EPISODE_STEPS = 27_000  # half an hour of play
-_SEED_SPACING = 10_007  # lanes of one pool have neighbouring seeds; no pool is larger than this
+MAX_LANES = 10_007
+_SEED_SPACING = MAX_LANES  # lanes of one pool have neighbouring seeds
 _STREAMS = 4
 
 # What every pool here is made with.  Episodes are whole games: with `episodic_life` the emulator
@@ -138,8 +139,8 @@ class Atari:
         ):
             if value < least:
                 raise ValueError(f"{name} is {value}, but must be at least {least}")
-        if num_lanes > _SEED_SPACING:
-            raise ValueError(f"num_lanes is {num_lanes}, but must be at most {_SEED_SPACING}")
+        if num_lanes > MAX_LANES:
+            raise ValueError(f"num_lanes is {num_lanes}, but must be at most {MAX_LANES}")
         check_game(game)
         self.game = game
         self.num_lanes = num_lanes
@@ -196,7 +197,7 @@ class Atari:
 
     def render(self) -> np.ndarray:
         """The first lane's screen as people see it, `[210, 160, 3]` uint8."""
-        return self._pool.render()[0]
+        return np.array(self._pool.render()[0])
 
     def _show(
         self,

@@ -1,9 +1,9 @@
 """Training where the environment runs on the host: emulators beside the compiled learner.
 
 Each phase is one compiled function that takes the whole state and gives it back in the same memory.
-What the host sends in a step is one transfer (frames, rewards, discounts, flags), and what it gets
-is one array of actions.  The device is told to learn before the host waits for the actions, which
-do not depend on that learning: so the emulators step while the device learns.
+What the host sends in a step (frames, rewards, discounts, flags) goes with one call, and what it
+gets is one array of actions.  The device is told to learn before the host waits for the actions,
+which do not depend on that learning: so the emulators step while the device learns.
 """
 
 import functools
@@ -50,7 +50,7 @@ class HostTrainState:
 
 
 class Seen(NamedTuple):
-    """What the device is told of a `HostStep`, in one transfer."""
+    """What the device is told of a `HostStep`."""
 
     frame: Array  # [L, *frame_shape]
     reward: Array  # [L] float32
@@ -184,15 +184,13 @@ def make_host_trainer(
 
 
 def to_checkpoint(state: HostTrainState, *, with_replay: bool = True) -> dict[str, Any]:
-    """What is worth saving of a state; works on shapes (`jax.eval_shape`) as well.
+    """What is worth saving of a state.
 
     Without the replay, which may take gigabytes, the mean of its visit counts is kept.
     """
     saved = {name: getattr(state, name) for name in _SAVED}
     if with_replay:
         return saved | {"replay": state.replay}
-    if isinstance(state.step, jax.ShapeDtypeStruct):
-        return saved | {"mean_visits": jax.ShapeDtypeStruct((), jnp.float32)}
     return saved | {"mean_visits": _mean_visits(state.replay)}
 
 
@@ -239,7 +237,7 @@ class HostLoop:
     """Environments that go on for ever, and the state that learns from them.
 
     Args:
-      env: what is stepped; it is reset at once.
+      env: what is stepped; reset at the first `run`.
       trainer: made for as many lanes.
       state: taken over; read it back from `state`.
       updates_per_step: updates per agent step, all lanes counted: with 8 lanes and 1/4, two
