@@ -1,8 +1,10 @@
 """bqfd-jax: learning Q-values from imperfect demonstrations.
 
-The public names.  Functions of `posterior`, `losses` and `exploration` take one example: vmap them.
+The public names, and the modules `gekf` (Algorithm 1) and `tabular` (Algorithm 2).  Functions of
+`posterior`, `losses` and `exploration` take one example: vmap them.
 """
 
+from bqfd_jax import gekf, tabular
 from bqfd_jax.agents import (
     Agent,
     AgentConfig,
@@ -104,6 +106,7 @@ __all__ = [
     "ez_greedy",
     "ez_greedy_init",
     "from_flax",
+    "gekf",
     "greedy",
     "large_margin_loss",
     "linear_schedule",
@@ -122,6 +125,7 @@ __all__ = [
     "over_runs",
     "path_correction",
     "read_jsonl",
+    "tabular",
     "visit_weight",
     "write_json_atomic",
 ]

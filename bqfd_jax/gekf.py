@@ -109,12 +109,15 @@ def correct(
         moved = covariance @ z
         return 0.5 * z @ moved - log_likelihood(start + moved)
 
-    z, updated = newton(jnp.zeros_like(start))
-    for _ in range(iterations - 1):
-        full_step, updated = newton(z)
-        shorten = jax.vmap(lambda length, z=z, step=full_step: z + length * (step - z))
-        candidates = shorten(jnp.asarray(_STEP_LENGTHS, z.dtype))
-        z = candidates[jnp.argmin(jax.vmap(energy)(candidates))]
+    def shortened(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
+        z, _ = carry
+        step, updated = newton(z)
+        lengths = jnp.asarray(_STEP_LENGTHS, z.dtype)
+        candidates = jax.vmap(lambda length: z + length * (step - z))(lengths)
+        return (candidates[jnp.argmin(jax.vmap(energy)(candidates))], updated), None
+
+    first = newton(jnp.zeros_like(start))
+    (z, updated), _ = jax.lax.scan(shortened, first, length=iterations - 1)
     return Belief((start + covariance @ z).reshape(shape), updated)
 
 
@@ -247,7 +250,13 @@ def check(
     gamma: float,
     noise: float,
 ) -> None:
-    """Raises `ValueError` for arrays that do not fit each other and for values out of range."""
+    """Raises `ValueError` for arrays that do not fit each other and for values out of range.
+
+    What is being traced is not looked at.
+    """
+    inputs = (rewards, next_states, expert_actions, eta, gamma, noise)
+    if any(isinstance(value, jax.core.Tracer) for value in inputs):
+        return
     rewards, next_states = np.asarray(rewards), np.asarray(next_states)
     expert_actions = np.asarray(expert_actions)
     if rewards.ndim != 3:

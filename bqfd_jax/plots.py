@@ -147,3 +147,44 @@ def learning_curves(
         axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes[0].set_ylabel(y_label)
     return save_figure(figure, path)
+
+
+def lines(
+    path: str | os.PathLike[str],
+    panels: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]],
+    *,
+    x_label: str,
+    y_label: str,
+    references: Mapping[str, float] | None = None,
+    log_x: bool = False,
+) -> Path:
+    """Plain curves side by side.
+
+    Args:
+      path: where to write the picture; its ending chooses the format.
+      panels: panel title -> label -> `(x, y)`, each `[points]`.
+      x_label: of every panel.
+      y_label: of the first panel.
+      references: label -> height of a dashed line in every panel.
+      log_x: logarithmic x axis.
+
+    Returns:
+      The path.
+    """
+    figure = Figure(figsize=(5.2 * len(panels), 3.8))
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, (title, labelled) in zip(axes, panels.items(), strict=True):
+        for (name, height), shade in zip(
+            (references or {}).items(), itertools.cycle(("0.5", "0.75")), strict=False
+        ):
+            axis.axhline(height, color=shade, lw=1, ls="--", label=name)
+        looks = zip(itertools.cycle(_COLOURS), itertools.cycle(_STYLES), strict=False)
+        for (label, (x, y)), (colour, style) in zip(labelled.items(), looks, strict=False):
+            axis.plot(x, y, style, color=colour, lw=1.8, marker="o", ms=3, label=label)
+        axis.set(title=title, xlabel=x_label)
+        if log_x:
+            axis.set_xscale("log")
+        axis.legend(fontsize=8)
+        axis.grid(alpha=0.25)
+    axes[0].set_ylabel(y_label)
+    return save_figure(figure, path)

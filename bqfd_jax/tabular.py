@@ -49,6 +49,7 @@ class Run:
     returns: Array  # [episodes] float32, undiscounted
     states: Array  # [episodes, H] int32, states visited
     actions: Array  # [episodes, H] int32
+    values: Array  # [episodes, H] float32, of those pairs, as the episode left them
 
 
 def harmonic(visits: Array, beta: Array) -> Array:
@@ -121,12 +122,14 @@ def run(
         pi = posterior.boltzmann_policy(q, eta=eta)
         return jnp.where(known, eta * weight * (frequency[a] - pi[a]), 0.0)
 
-    def learn(state: TableState, states: Array, actions: Array, last: Array) -> TableState:
+    def learn(
+        state: TableState, states: Array, actions: Array, last: Array
+    ) -> tuple[TableState, Array]:
         """Updates the values of one trajectory, `[H]` each, backwards; action -1: not taken."""
 
         def update(
             carry: tuple[TableState, Array], step: tuple[Array, Array, Array]
-        ) -> tuple[tuple[TableState, Array], None]:
+        ) -> tuple[tuple[TableState, Array], Array]:
             state, s_next = carry
             h, s, a = step
             taken, a = a >= 0, jnp.maximum(a, 0)
@@ -149,11 +152,11 @@ def run(
                 q=state.q.at[h, s, a].set(jnp.where(taken, value, row[a])),
                 visits=state.visits.at[h, s, a].set(n - ~taken),
             )
-            return (state, s), None
+            return (state, s), value
 
         steps = (jnp.arange(horizon), states, actions)
-        (state, _), _ = jax.lax.scan(update, (state, last), steps, reverse=True)
-        return state
+        (state, _), values = jax.lax.scan(update, (state, last), steps, reverse=True)
+        return state, values
 
     def play(state: TableState, key: Array) -> tuple[Array, Array, Array, Array]:
         """One episode: states, actions and rewards `[H]`, and the state it ends in."""
@@ -174,10 +177,10 @@ def run(
         last, (states, actions, rewards) = jax.lax.scan(step, first, inputs)
         return states, actions, rewards, last
 
-    def episode(state: TableState, key: Array) -> tuple[TableState, tuple[Array, Array, Array]]:
+    def episode(state: TableState, key: Array) -> tuple[TableState, tuple[Array, ...]]:
         states, actions, rewards, last = play(state, key)
-        state = learn(state, states, actions, last)
-        return state, (jnp.sum(rewards), states, actions)
+        state, values = learn(state, states, actions, last)
+        return state, (jnp.sum(rewards), states, actions, values)
 
     state = TableState(
         q=jnp.zeros(problem.rewards.shape, jnp.float32),
@@ -185,15 +188,15 @@ def run(
     )
     if replay_demonstrations:
         # Where the demonstration ended early nothing is learnt, so its last state does not matter.
-        def learn_shown(state: TableState, shown: Demonstrations) -> tuple[TableState, None]:
-            return learn(state, shown.states, shown.actions, shown.states[-1]), None
+        def learn_shown(state: TableState, shown: Demonstrations) -> tuple[TableState, Array]:
+            return learn(state, shown.states, shown.actions, shown.states[-1])
 
         shown = jax.tree.map(lambda x: jnp.asarray(x, jnp.int32), demonstrations)
         state, _ = jax.lax.scan(learn_shown, state, shown)
-    state, (returns, states, actions) = jax.lax.scan(
+    state, (returns, states, actions, values) = jax.lax.scan(
         episode, state, jax.random.split(key, episodes)
     )
-    return Run(state=state, returns=returns, states=states, actions=actions)
+    return Run(state=state, returns=returns, states=states, actions=actions, values=values)
 
 
 def expert_frequency(
