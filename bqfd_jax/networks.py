@@ -5,7 +5,7 @@ A network maps observations `[B, S, *frame_shape]` to Q-values `[B, A]`, an ense
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -38,90 +38,14 @@ class MLPTorso(nn.Module):
         return x
 
 
-# What flax says of a plain convolution; what is not listed does not change its result.
-_USUAL = {"lhs_dilation": (1, 1), "rhs_dilation": (1, 1), "feature_group_count": 1}
-
-
-def convolve(
-    x: Array, kernel: Array, window_strides: Sequence[int], padding: str, **options: Any
-) -> Array:
-    """`jax.lax.conv_general_dilated`, but by matrix products where the device is a CPU.
-
-    XLA's own convolutions, and still more their gradients, are slow there.
-
-    Args:
-      x: `[B, H, W, C]`.
-      kernel: `[k, k, C, F]`, where the stride divides k.
-      window_strides: twice the same.
-      padding: "VALID".
-      **options: what else flax gives; used as it is on other devices.
-
-    Returns:
-      `[B, H', W', F]`.
-    """
-    stride = window_strides[0]
-    size = kernel.shape[0]
-    if padding != "VALID" or set(window_strides) != {stride} or size % stride:
-        raise ValueError(
-            f"a kernel of {kernel.shape[:2]} with strides {window_strides} and padding {padding} "
-            "is not supported: padding must be VALID and one stride must divide the size"
-        )
-
-    unusual = {name: value for name, value in options.items() if value != _USUAL.get(name, value)}
-    if unusual:
-        raise ValueError(f"convolutions with {unusual} are not supported")
-
-    def natively(x: Array, kernel: Array) -> Array:
-        return jax.lax.conv_general_dilated(x, kernel, window_strides, padding, **options)
-
-    def by_products(x: Array, kernel: Array) -> Array:
-        blocks = size // stride
-        x = _to_depth(x, stride)
-        parts = kernel.reshape(blocks, stride, blocks, stride, *kernel.shape[2:])
-        parts = parts.transpose(0, 2, 1, 3, 4, 5).reshape(blocks, blocks, -1, kernel.shape[-1])
-        return _convolve_blocks(x, parts)
-
-    return jax.lax.platform_dependent(x, kernel, cpu=by_products, default=natively)
-
-
-def _to_depth(x: Array, block: int) -> Array:
-    """Blocks of pixels become channels: `[B, H, W, C]` -> `[B, H/b, W/b, b*b*C]`."""
-    B, H, W, C = x.shape
-    h, w = H // block, W // block
-    x = x[:, : h * block, : w * block].reshape(B, h, block, w, block, C)
-    return x.transpose(0, 1, 3, 2, 4, 5).reshape(B, h, w, -1)
-
-
-def _convolve_blocks(x: Array, kernel: Array) -> Array:
-    """A convolution of stride 1, `[B, H, W, C]` with `[n, n, C, F]`, as matrix products."""
-    n, _, C, F = kernel.shape
-    h, w = x.shape[1] - n + 1, x.shape[2] - n + 1
-    offsets = [(i, j) for i in range(n) for j in range(n)]
-    if n <= 2:
-        # Multiply by all parts of the kernel at once, and add what comes of it, shifted.
-        y = (x @ kernel.transpose(2, 0, 1, 3).reshape(C, n * n * F)).reshape(*x.shape[:3], n, n, F)
-        return sum(y[:, i : i + h, j : j + w, i, j] for i, j in offsets)
-    # With larger ones most of that would be thrown away at the borders: gather first.
-    patches = jnp.concatenate([x[:, i : i + h, j : j + w] for i, j in offsets], axis=-1)
-    return patches @ kernel.reshape(n * n * C, F)
-
-
 class NatureTorso(nn.Module):
     """The three convolutions of Mnih et al. (2015) on `[B, 4, 84, 84]` uint8 stacks."""
-
-    convolve: Callable[..., Array] = convolve
 
     @nn.compact
     def __call__(self, observation: Array) -> Array:  # noqa: D102
         x = jnp.moveaxis(observation, 1, -1).astype(jnp.float32) / 255.0
         for features, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-            conv = nn.Conv(
-                features,
-                (kernel, kernel),
-                (stride, stride),
-                padding="VALID",
-                conv_general_dilated=self.convolve,
-            )
+            conv = nn.Conv(features, (kernel, kernel), (stride, stride), padding="VALID")
             x = nn.relu(conv(x))
         return x.reshape(x.shape[0], -1)
 
@@ -212,8 +136,6 @@ def deep_sea_network(
     return from_flax(QNetwork(MLPTorso(tuple(torso), encode), num_actions, hidden))
 
 
-def atari_network(
-    num_actions: int, *, hidden: int = 512, convolve: Callable[..., Array] = convolve
-) -> Network:
+def atari_network(num_actions: int, *, hidden: int = 512) -> Network:
     """The paper's Atari network: Nature's convolutions under a dueling head."""
-    return from_flax(QNetwork(NatureTorso(convolve), num_actions, hidden))
+    return from_flax(QNetwork(NatureTorso(), num_actions, hidden))

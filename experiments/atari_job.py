@@ -90,9 +90,7 @@ def replay_demonstration(config: Config, demonstration: demos.Demonstration | No
         raise UsageError(f"--demo {config.demo}: {error}") from error
 
 
-def make_job(
-    config: Config, num_actions: int, demonstrations: Row | None, **network_options: Any
-) -> Job:
+def make_job(config: Config, num_actions: int, demonstrations: Row | None) -> Job:
     """Binds network, replay and agent; compiled when first called."""
     agent_config = config.agent_config
     try:
@@ -107,7 +105,7 @@ def make_job(
         )
     except ValueError as error:
         raise UsageError(f"no such replay can be made: {error}") from error
-    network = networks.atari_network(num_actions, hidden=config.hidden, **network_options)
+    network = networks.atari_network(num_actions, hidden=config.hidden)
     agent = make_agent(network, replay, agent_config)
     trainer = on_host.make_host_trainer(
         agent,

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from bqfd_jax.envs import atari as atari_env
 from bqfd_jax.replay import Replay, ReplayState, make_replay, sum_tree
-from bqfd_jax.training.on_host import HostLoop, to_device
+from bqfd_jax.training.on_host import to_device
 from bqfd_jax.types import Batch, Row
 from experiments import atari_config, atari_job
 from experiments.run_folder import UsageError, peak_memory_gb, run_main
@@ -238,11 +238,10 @@ def benchmark_atari(config: AtariBenchmark) -> dict[str, float]:
     atari_config.check(settings)
     num_actions = atari_env.Atari(config.game).num_actions
     job = atari_job.make_job(settings, num_actions, None)
-    native = atari_job.make_job(settings, num_actions, None, convolve=jax.lax.conv_general_dilated)
-    loop, native_loop = job.make_loop(job.init()), native.make_loop(native.init())
+    loop = job.make_loop(job.init())
     updates = max(1, round(config.iterations * config.envs / config.update_period))
 
-    def update_alone(loop: HostLoop) -> None:
+    def update_alone() -> None:
         for _ in range(updates):
             loop.state = loop.trainer.update(loop.state)
 
@@ -262,12 +261,10 @@ def benchmark_atari(config: AtariBenchmark) -> dict[str, float]:
     seen = to_device(games.reset())
     actions = np.zeros(config.envs, np.int32)
     # Compiles, and fills the replay a little.
-    for some in (loop, native_loop):
-        some.run(40 * config.envs)
-        jax.block_until_ready(some.state)
+    loop.run(40 * config.envs)
+    jax.block_until_ready(loop.state)
     parts: dict[str, Callable[[], None]] = {
-        "update": lambda: update_alone(loop),
-        "update, XLA's convolutions": lambda: update_alone(native_loop),
+        "update": update_alone,
         "games": step_alone,
         "act and add": act_alone,
         "whole loop": whole,
@@ -277,7 +274,7 @@ def benchmark_atari(config: AtariBenchmark) -> dict[str, float]:
         for name, part in parts.items():
             start = time.perf_counter()
             part()
-            jax.block_until_ready((loop.state, native_loop.state))
+            jax.block_until_ready(loop.state)
             seconds[name].append(time.perf_counter() - start)
     # Noise of the machine strikes neighbours alike: compare within rounds.
     ratios = np.array(seconds["whole loop"]) / (
@@ -287,7 +284,6 @@ def benchmark_atari(config: AtariBenchmark) -> dict[str, float]:
     steps = config.iterations * config.envs
     figures = {
         "update_ms": 1e3 * median["update"] / updates,
-        "native_update_ms": 1e3 * median["update, XLA's convolutions"] / updates,
         "games_ms": 1e3 * median["games"] / config.iterations,
         "act_ms": 1e3 * median["act and add"] / config.iterations,
         "loop_ms": 1e3 * median["whole loop"] / config.iterations,
@@ -299,7 +295,6 @@ def benchmark_atari(config: AtariBenchmark) -> dict[str, float]:
         f"{config.game}, {config.agent}, {config.envs} games, an update per "
         f"{config.update_period:g} steps, {jax.devices()[0].device_kind}\n"
         f"  one update                              {figures['update_ms']:7.1f} ms\n"
-        f"  the same with XLA's own convolutions    {figures['native_update_ms']:7.1f} ms\n"
         f"  one step of all games                   {figures['games_ms']:7.1f} ms\n"
         f"  acting and adding once                  {figures['act_ms']:7.1f} ms\n"
         f"  the loop, per step of all games         {figures['loop_ms']:7.1f} ms\n"

@@ -35,8 +35,7 @@ def test_the_loop_is_measured_beside_its_parts(capsys):
     assert figures["ratio"] > 0.3
     assert figures["steps_per_second"] == pytest.approx(2 * figures["updates_per_second"])
     assert figures["loop_ms"] == pytest.approx(1e3 / figures["updates_per_second"])
-    text = capsys.readouterr().out
-    assert "XLA's own convolutions" in text
+    assert "updates/s" in capsys.readouterr().out
     with pytest.raises(UsageError, match="--rounds is 0"):
         benchmark.benchmark_atari(benchmark.AtariBenchmark(rounds=0))
 

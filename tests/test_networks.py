@@ -352,39 +352,3 @@ def test_prior_does_not_learn():
 def test_an_empty_ensemble_is_refused(size):
     with pytest.raises(ValueError, match=f"at least one member, got {size}"):
         networks.ensemble(SINGLE, size)
-
-
-@pytest.mark.parametrize(
-    ("height", "width", "channels", "kernel", "stride"),
-    [(84, 84, 4, 8, 4), (20, 20, 32, 4, 2), (9, 9, 64, 3, 1), (11, 14, 3, 4, 2), (7, 5, 2, 1, 1)],
-)
-def test_convolutions_by_products_are_convolutions(height, width, channels, kernel, stride):
-    keys = jax.random.split(jax.random.key(0), 2)
-    x = jax.random.normal(keys[0], (2, height, width, channels))
-    weights = jax.random.normal(keys[1], (kernel, kernel, channels, 6))
-    options = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
-
-    def native(x, weights):
-        return jax.lax.conv_general_dilated(x, weights, (stride, stride), "VALID", **options)
-
-    def ours(x, weights):
-        return networks.convolve(x, weights, (stride, stride), "VALID", **options)
-
-    scale = kernel * kernel * channels
-    np.testing.assert_allclose(ours(x, weights), native(x, weights), atol=1e-5 * scale)
-    for of in (0, 1):
-        gradients = [
-            jax.grad(lambda x, w, f=f: jnp.sum(jnp.sin(f(x, w) / scale)), argnums=of)(x, weights)
-            for f in (ours, native)
-        ]
-        np.testing.assert_allclose(*gradients, atol=1e-5)
-
-
-def test_other_convolutions_are_refused():
-    x, weights = jnp.zeros((1, 9, 9, 1)), jnp.zeros((3, 3, 1, 1))
-    with pytest.raises(ValueError, match=r"strides \(2, 2\)"):
-        networks.convolve(x, weights, (2, 2), "VALID")
-    with pytest.raises(ValueError, match="padding SAME"):
-        networks.convolve(x, weights, (1, 1), "SAME")
-    with pytest.raises(ValueError, match="rhs_dilation"):
-        networks.convolve(x, weights, (1, 1), "VALID", rhs_dilation=(2, 2))
