@@ -309,6 +309,8 @@ def test_the_experiment_writes_what_it_promises(tmp_path, capsys):
     assert rest["measured"] == pytest.approx(rest["closed_form"], rel=0.05)
     # On the last row nothing follows, so that only the expert's information differs from w_n.
     assert 0 < summary["variance"]["1"]["exact_by_row"][-1] < summary["variance"]["1"]["w_n"]
+    error = summary["filter"]
+    assert 0 < error["median_error"] < 0.5 * error["median_size_of_the_correction"]
     assert "never" in capsys.readouterr().out
 
 
