@@ -252,6 +252,7 @@ def config(tiny, tmp_path, monkeypatch) -> atari_config.Config:
     return atari_config.parse([*tiny, "--out", str(tmp_path / "run"), "--no-video"], "")
 
 
+@pytest.mark.slow
 def test_other_agents_and_no_demonstration(config, capsys):
     for agent, changes in (
         ("dqn", {"demo": "none"}),
@@ -356,7 +357,12 @@ class StopAt:
 
 @pytest.mark.parametrize(
     "where",
-    [{"updates": 3}, {"updates": 5}, {"step": 30}, {"step": 237}],
+    [
+        {"updates": 3},
+        pytest.param({"updates": 5}, marks=pytest.mark.slow),
+        pytest.param({"step": 30}, marks=pytest.mark.slow),
+        {"step": 237},
+    ],
 )
 def test_wherever_a_run_is_stopped_nothing_is_missing_when_it_goes_on(config, monkeypatch, where):
     monkeypatch.setattr(atari, "_CHUNK", 1)

@@ -29,6 +29,7 @@ def test_chi_square_by_hand():
     assert benchmark._chi_square(group, leaves, drawn) == pytest.approx((1 / 2 + 1 / 2) / 1)
 
 
+@pytest.mark.slow
 def test_the_loop_is_measured_beside_its_parts(capsys):
     config = benchmark.AtariBenchmark(envs=2, update_period=2, iterations=2, rounds=2)
     figures = benchmark.benchmark_atari(config)
@@ -40,6 +41,7 @@ def test_the_loop_is_measured_beside_its_parts(capsys):
         benchmark.benchmark_atari(benchmark.AtariBenchmark(rounds=0))
 
 
+@pytest.mark.slow
 def test_a_small_run_of_full_replay_is_measured(capsys):
     config = benchmark.MemoryBenchmark(preset="laptop", rows=4000, steps=16)
     figures = benchmark.benchmark_memory(config)

@@ -54,7 +54,13 @@ def test_what_is_shipped_is_known():
     assert set(SHIPPED) == set(KNOWN)
 
 
-@pytest.mark.parametrize(("game", "name"), SHIPPED)
+@pytest.mark.parametrize(
+    ("game", "name"),
+    [
+        pytest.param(game, name, marks=[pytest.mark.slow] if name == "strong" else [])
+        for game, name in SHIPPED
+    ],
+)
 def test_every_shipped_demonstration_replays_to_its_hash_and_scores(game, name):
     demonstration = demos.load_named(game, name)
     scores, hash_beginning = KNOWN[game, name]
