@@ -6,7 +6,7 @@ given the expert's actions there.  Beliefs are about all `S * A` values of a ste
 order of `q.reshape(-1)`.
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import chex
 import jax
@@ -48,6 +48,7 @@ def predict(
     """
     chex.assert_rank([reward, next_state], 2)
     num_actions = reward.shape[1]
+    next_state = jnp.asarray(next_state, jnp.int32)
     best = jnp.argmax(following.mean, axis=1)
     chosen = (next_state * num_actions + best[next_state]).reshape(-1)
     mean = reward + gamma * following.mean.reshape(-1)[chosen].reshape(reward.shape)
@@ -67,7 +68,8 @@ def correct(
 
     The posterior covariance is `(W^-1 + U)^-1` with U minus the Hessian of the expert
     log-likelihood; it is computed without an inverse of W or U, either of which may be singular,
-    and stays symmetric and positive semi-definite.
+    and stays symmetric and positive semi-definite as long as `eta^2 W` is within float precision.
+    It is the curvature where the last step began.
 
     Args:
       predicted: the belief before.
@@ -82,6 +84,12 @@ def correct(
     Returns:
       The posterior belief.
     """
+    if correction not in ("diagonal", "full"):
+        raise ValueError(f"correction is {correction!r}, but must be 'diagonal' or 'full'")
+    if iterations < 1 or (iterations > 1 and correction == "diagonal"):
+        raise ValueError(
+            f"iterations is {iterations}, but must be at least 1, and 1 unless correction='full'"
+        )
     mean, covariance = predicted
     shape = mean.shape
     start = mean.reshape(-1)
@@ -121,7 +129,7 @@ def correct(
     return Belief((start + covariance @ z).reshape(shape), updated)
 
 
-def smooth(
+def backward_filter(
     rewards: Array,
     next_states: Array,
     expert_actions: Array,
@@ -150,14 +158,8 @@ def smooth(
     Raises:
       ValueError: shapes that do not fit, or values out of range.
     """
-    check(rewards, next_states, expert_actions, eta=eta, gamma=gamma, noise=noise)
-    if correction not in ("diagonal", "full"):
-        raise ValueError(f"correction is {correction!r}, but must be 'diagonal' or 'full'")
-    if iterations < 1 or (iterations > 1 and correction == "diagonal"):
-        raise ValueError(
-            f"iterations is {iterations}, but must be at least 1, and 1 unless correction='full'"
-        )
-    _, num_states, num_actions = rewards.shape
+    steps = check(rewards, next_states, expert_actions, eta=eta, gamma=gamma, noise=noise)
+    _, num_states, num_actions = steps[0].shape
     dtype = jnp.result_type(float)
 
     def backward(following: Belief, step: tuple[Array, Array, Array]) -> tuple[Belief, Belief]:
@@ -172,7 +174,12 @@ def smooth(
         jnp.zeros((num_states, num_actions), dtype),
         jnp.zeros((num_states * num_actions,) * 2, dtype),
     )
-    steps = (jnp.asarray(rewards, dtype), jnp.asarray(next_states), jnp.asarray(expert_actions))
+    rewards, next_states, expert_actions = steps
+    steps = (
+        jnp.asarray(rewards, dtype),
+        jnp.asarray(next_states, jnp.int32),
+        jnp.asarray(expert_actions, jnp.int32),
+    )
     return jax.lax.scan(backward, end, steps, reverse=True)[1]
 
 
@@ -192,7 +199,7 @@ def objective(
 
     Args:
       q: Q-values of all steps, `[H, S, A]`.
-      rewards: as for `smooth`, like all that follows.
+      rewards: as for `backward_filter`, like all that follows.
       next_states: sampled next states.
       expert_actions: the expert's.
       eta: Boltzmann parameter.
@@ -249,18 +256,20 @@ def check(
     eta: float,
     gamma: float,
     noise: float,
-) -> None:
+) -> tuple[Array, Array, Array]:
     """Raises `ValueError` for arrays that do not fit each other and for values out of range.
 
-    What is being traced is not looked at.
+    Values that are being traced are not looked at; their shapes are.
+
+    Returns:
+      The first three, as arrays.
     """
-    inputs = (rewards, next_states, expert_actions, eta, gamma, noise)
-    if any(isinstance(value, jax.core.Tracer) for value in inputs):
-        return
-    rewards, next_states = np.asarray(rewards), np.asarray(next_states)
-    expert_actions = np.asarray(expert_actions)
-    if rewards.ndim != 3:
-        raise ValueError(f"rewards have shape {rewards.shape}, but must be [H, S, A]")
+    arrays = tuple(
+        x if _traced(x) else np.asarray(x) for x in (rewards, next_states, expert_actions)
+    )
+    rewards, next_states, expert_actions = arrays
+    if rewards.ndim != 3 or 0 in rewards.shape:
+        raise ValueError(f"rewards have shape {rewards.shape}, but must be [H, S, A], none of it 0")
     if next_states.shape != rewards.shape:
         raise ValueError(
             f"next_states have shape {next_states.shape}, but rewards have {rewards.shape}"
@@ -276,15 +285,23 @@ def check(
     ):
         if values.dtype.kind not in "iu":
             raise ValueError(f"{name} are {values.dtype}, but must be integers")
-        if values.size and (values.min() < least or values.max() > most):
+        if not _traced(values) and (values.min() < least or values.max() > most):
             wrong = values[(values < least) | (values > most)][0]
             raise ValueError(f"{name} contain {wrong}, but must lie in {least} .. {most}")
-    if not np.isfinite(rewards).all():
+    if not _traced(rewards) and not np.isfinite(rewards).all():
         raise ValueError("rewards must be finite")
-    for name, value, holds, expected in (
-        ("eta", eta, eta >= 0, "at least 0"),
-        ("gamma", gamma, 0 <= gamma <= 1, "in [0, 1]"),
-        ("noise", noise, noise > 0, "greater than 0"),
+    for name, value, least, most in (
+        ("eta", eta, 0, np.inf),
+        ("gamma", gamma, 0, 1),
+        ("noise", noise, np.finfo(np.float32).tiny, np.inf),
     ):
-        if not (holds and np.isfinite(value)):
-            raise ValueError(f"{name} is {value}, but must be {expected}")
+        if not _traced(value) and not (least <= value <= most and np.isfinite(value)):
+            raise ValueError(
+                f"{name} is {value}, but must be "
+                + {"eta": "at least 0", "gamma": "in [0, 1]", "noise": "greater than 0"}[name]
+            )
+    return arrays
+
+
+def _traced(value: Any) -> bool:
+    return isinstance(value, jax.core.Tracer)

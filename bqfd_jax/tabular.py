@@ -29,7 +29,7 @@ class Problem(NamedTuple):
 class Demonstrations(NamedTuple):
     """N expert trajectories; they may begin anywhere, end early and contradict each other."""
 
-    states: Array  # [N, H] integer
+    states: Array  # [N, H] integer; after the last action shown comes the state that it led to
     actions: Array  # [N, H] integer, -1 where nothing was shown
 
 
@@ -53,7 +53,7 @@ class Run:
 
 
 def harmonic(visits: Array, beta: Array) -> Array:
-    """`1 / (beta + n)`: the first target weighs as much as a prior of beta visits."""
+    """`1 / (beta + n)`: the prior weighs as much as beta targets."""
     return 1.0 / (beta + visits)
 
 
@@ -103,9 +103,15 @@ def run(
     Raises:
       ValueError: shapes that do not fit, or values out of range (unless traced).
     """
-    check(problem, demonstrations)
+    problem, demonstrations = check(problem, demonstrations)
     _check_numbers(
-        episodes=episodes, eta=eta, beta=beta, variance=variance, gamma=gamma, epsilon=epsilon
+        episodes=episodes,
+        eta=eta,
+        beta=beta,
+        variance=variance,
+        noise_ratio=noise_ratio,
+        gamma=gamma,
+        epsilon=epsilon,
     )
     if correction not in ("target", "posterior", "none"):
         raise ValueError(
@@ -150,7 +156,7 @@ def run(
             # Where nothing was done, all is written back as it was.
             state = TableState(
                 q=state.q.at[h, s, a].set(jnp.where(taken, value, row[a])),
-                visits=state.visits.at[h, s, a].set(n - ~taken),
+                visits=state.visits.at[h, s, a].set(jnp.where(taken, n, n - 1)),
             )
             return (state, s), value
 
@@ -168,11 +174,12 @@ def run(
             q = state.q[h, s]
             best = q == jnp.max(q)
             p = (1 - epsilon) * best / jnp.sum(best) + epsilon / q.shape[0]
-            a = jax.random.categorical(action_key, jnp.log(p))
+            a = jax.random.categorical(action_key, jnp.log(p)).astype(jnp.int32)
             s_next = jax.random.categorical(next_key, jnp.log(problem.transitions[h, s, a]))
+            s_next = s_next.astype(jnp.int32)
             return s_next, (s, a, problem.rewards[h, s, a])
 
-        first = jax.random.categorical(start_key, jnp.log(problem.start))
+        first = jax.random.categorical(start_key, jnp.log(problem.start)).astype(jnp.int32)
         inputs = (jnp.arange(horizon), jax.random.split(key, horizon))
         last, (states, actions, rewards) = jax.lax.scan(step, first, inputs)
         return states, actions, rewards, last
@@ -187,7 +194,7 @@ def run(
         visits=jnp.zeros(problem.rewards.shape, jnp.int32),
     )
     if replay_demonstrations:
-        # Where the demonstration ended early nothing is learnt, so its last state does not matter.
+        # Nothing follows the last step, so that it does not matter where a demonstration ended.
         def learn_shown(state: TableState, shown: Demonstrations) -> tuple[TableState, Array]:
             return learn(state, shown.states, shown.actions, shown.states[-1])
 
@@ -205,11 +212,11 @@ def expert_frequency(
     """How often the expert took each action, `[H, S, A]`, and where it was seen, `[H, S]` bool."""
     shape = problem.rewards.shape
     if demonstrations is None:
-        return jnp.zeros(shape), jnp.zeros(shape[:2], bool)
+        return jnp.zeros(shape, jnp.float32), jnp.zeros(shape[:2], bool)
     states, actions = (jnp.asarray(x, jnp.int32) for x in demonstrations)
     step = jnp.broadcast_to(jnp.arange(shape[0]), states.shape)
     seen = (actions >= 0).astype(jnp.float32)
-    counts = jnp.zeros(shape).at[step, states, jnp.maximum(actions, 0)].add(seen)
+    counts = jnp.zeros(shape, jnp.float32).at[step, states, jnp.maximum(actions, 0)].add(seen)
     total = jnp.sum(counts, axis=-1, keepdims=True)
     return counts / jnp.maximum(total, 1.0), total[..., 0] > 0
 
@@ -228,38 +235,45 @@ def optimal_q(problem: Problem, *, gamma: float = 1.0) -> Array:
     )[1]
 
 
-def check(problem: Problem, demonstrations: Demonstrations | None = None) -> None:
-    """Raises `ValueError` unless the arrays are a problem and demonstrations of it."""
-    if _traced(problem) or _traced(demonstrations):
-        return
-    rewards, transitions, start = (np.asarray(x) for x in problem)
+def check(
+    problem: Problem, demonstrations: Demonstrations | None = None
+) -> tuple[Problem, Demonstrations | None]:
+    """Raises `ValueError` unless the arrays are a problem and demonstrations of it.
+
+    Values that are being traced are not looked at; their shapes are.
+
+    Returns:
+      Both, as arrays.
+    """
+    problem = Problem(*(_as_array(x) for x in problem))
+    rewards = problem.rewards
     if rewards.ndim != 3 or 0 in rewards.shape:
         raise ValueError(f"rewards have shape {rewards.shape}, but must be [H, S, A], none of it 0")
     horizon, num_states, num_actions = rewards.shape
     for name, array, shape in (
-        ("transitions", transitions, (horizon, num_states, num_actions, num_states)),
-        ("start", start, (num_states,)),
+        ("transitions", problem.transitions, (horizon, num_states, num_actions, num_states)),
+        ("start", problem.start, (num_states,)),
     ):
         if array.shape != shape:
             raise ValueError(
                 f"{name} have shape {array.shape}, but must be {shape} for rewards of "
                 f"{rewards.shape}"
             )
-        sums = array.sum(-1)
-        if not np.isfinite(array).all() or (array < 0).any() or (np.abs(sums - 1) > 1e-4).any():
-            row = np.argwhere((np.abs(sums - 1) > 1e-4) | (array < 0).any(-1))
-            where = tuple(map(int, row[0])) if len(row) else ()
-            raise ValueError(
-                f"{name}{list(where)} must be probabilities that sum to 1, but sum to "
-                f"{sums[where] if len(row) else float('nan'):g}"
-            )
-    if not np.isfinite(rewards).all():
+        if not _traced(array):
+            _check_probabilities(name, array)
+    if not _traced(rewards) and not np.isfinite(rewards).all():
         raise ValueError("rewards must be finite")
     if demonstrations is None:
-        return
+        return problem, None
+    demonstrations = Demonstrations(*(_as_array(x) for x in demonstrations))
+    if demonstrations.states.shape != demonstrations.actions.shape:
+        raise ValueError(
+            f"demonstrated states have shape {demonstrations.states.shape}, but actions "
+            f"{demonstrations.actions.shape}"
+        )
     for name, array, least, most in (
-        ("states", np.asarray(demonstrations.states), 0, num_states - 1),
-        ("actions", np.asarray(demonstrations.actions), -1, num_actions - 1),
+        ("states", demonstrations.states, 0, num_states - 1),
+        ("actions", demonstrations.actions, -1, num_actions - 1),
     ):
         if array.ndim != 2 or array.shape[1] != horizon:
             raise ValueError(
@@ -268,22 +282,39 @@ def check(problem: Problem, demonstrations: Demonstrations | None = None) -> Non
             )
         if array.dtype.kind not in "iu":
             raise ValueError(f"demonstrated {name} are {array.dtype}, but must be integers")
-        if array.size and (array.min() < least or array.max() > most):
+        if _traced(array) or not array.size:
+            continue
+        if array.min() < least or array.max() > most:
             wrong = array[(array < least) | (array > most)][0]
             raise ValueError(
                 f"a demonstrated {name[:-1]} is {wrong}, but must lie in {least} .. {most}"
             )
+    return problem, demonstrations
+
+
+def _check_probabilities(name: str, array: np.ndarray) -> None:
+    """Whether the last axis holds probabilities; comparisons with NaN fail."""
+    right = (np.abs(array.sum(-1) - 1) <= 1e-4) & (array >= 0).all(-1)
+    if not right.all():
+        where = tuple(map(int, np.argwhere(~right)[0]))
+        raise ValueError(
+            f"{name}{list(where)} must be probabilities that sum to 1, but are {array[where]}"
+        )
+
+
+def _as_array(values: Any) -> Array:
+    return values if _traced(values) else np.asarray(values)
 
 
 def _check_numbers(**numbers: Any) -> None:
-    least = {"episodes": 1, "eta": 0, "beta": 0, "variance": 0, "gamma": 0, "epsilon": 0}
+    least = {"episodes": 1}
     most = {"gamma": 1, "epsilon": 1}
     for name, value in numbers.items():
         if _traced(value):
             continue
         values = np.asarray(value)
-        if not np.isfinite(values).all() or (values < least[name]).any():
-            raise ValueError(f"{name} is {value}, but must be at least {least[name]}")
+        if not np.isfinite(values).all() or (values < least.get(name, 0)).any():
+            raise ValueError(f"{name} is {value}, but must be at least {least.get(name, 0)}")
         if (values > most.get(name, np.inf)).any():
             raise ValueError(f"{name} is {value}, but must be at most {most[name]}")
 

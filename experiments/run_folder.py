@@ -31,7 +31,14 @@ class StopRequested(Exception):  # noqa: N818
     """Someone pressed Ctrl-C (or the machine is going down), and the state has been saved."""
 
 
-def prepare(out: Path | None, config: dict[str, Any], *, name: str, resume: bool) -> Path:
+def prepare(
+    out: Path | None,
+    config: dict[str, Any],
+    *,
+    name: str,
+    resume: bool,
+    can_resume: bool = True,
+) -> Path:
     """Makes the run folder, or checks that an old one can be resumed.
 
     Args:
@@ -39,13 +46,14 @@ def prepare(out: Path | None, config: dict[str, Any], *, name: str, resume: bool
       config: what the run depends on; a resumed run must have the same.
       name: of the experiment, for new folders.
       resume: continue what is there.
+      can_resume: whether there is such an option.
 
     Returns:
       The folder; it holds `config.json`.
     """
     if out is None and not resume:
         out = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-    config = check(out, config, resume=resume)
+    config = check(out, config, resume=resume, can_resume=can_resume)
     path = out / "config.json"
     if resume:
         return out
@@ -57,7 +65,9 @@ def prepare(out: Path | None, config: dict[str, Any], *, name: str, resume: bool
     return out
 
 
-def check(out: Path | None, config: dict[str, Any], *, resume: bool) -> dict[str, Any]:
+def check(
+    out: Path | None, config: dict[str, Any], *, resume: bool, can_resume: bool = True
+) -> dict[str, Any]:
     """Raises `UsageError` unless a run can begin or go on there; see `prepare`.
 
     Returns:
@@ -72,8 +82,9 @@ def check(out: Path | None, config: dict[str, Any], *, resume: bool) -> dict[str
         _check_same(out / "config.json", config)
     # A run killed while it wrote its config has left nothing worth keeping.
     elif out.exists() and any(item.name != ".config.json.tmp" for item in out.iterdir()):
+        advice = "Continue it with --resume, or choose another --out."
         raise UsageError(
-            f"{out} exists already. Continue it with --resume, or choose another --out."
+            f"{out} exists already. {advice if can_resume else 'Choose another --out.'}"
         )
     return config
 

@@ -10,7 +10,7 @@ from bqfd_jax import gekf
 
 ETA, NOISE, GAMMA = 2.0, 0.7, 0.9
 correct = jax.jit(gekf.correct, static_argnames=("correction", "iterations"))
-smooth = jax.jit(gekf.smooth, static_argnames=("correction", "iterations"))
+backward_filter = jax.jit(gekf.backward_filter, static_argnames=("correction", "iterations"))
 
 
 @pytest.fixture(autouse=True)
@@ -148,7 +148,7 @@ def test_without_an_expert_it_is_backward_induction(correction, without):
     eta = 0.0 if without == "eta" else ETA
     if without == "expert":
         expert = np.full_like(expert, gekf.NO_EXPERT)
-    beliefs = smooth(
+    beliefs = backward_filter(
         rewards, next_states, expert, eta=eta, gamma=GAMMA, noise=NOISE, correction=correction
     )
     expected = backward_induction(rewards, next_states, GAMMA)
@@ -162,7 +162,7 @@ def test_without_an_expert_it_is_backward_induction(correction, without):
 def test_the_scan_is_the_steps_one_after_the_other():
     rewards, next_states, expert = random_problem(1, horizon=4)
     options = {"eta": ETA, "correction": "full", "iterations": 3}
-    beliefs = smooth(rewards, next_states, expert, gamma=GAMMA, noise=NOISE, **options)
+    beliefs = backward_filter(rewards, next_states, expert, gamma=GAMMA, noise=NOISE, **options)
     belief = gekf.Belief(jnp.zeros((3, 2)), jnp.zeros((6, 6)))
     for h in range(3, -1, -1):
         belief = gekf.predict(belief, rewards[h], next_states[h], gamma=GAMMA, noise=NOISE)
@@ -176,7 +176,7 @@ def test_the_scan_is_the_steps_one_after_the_other():
 def test_covariances_stay_symmetric_and_positive_in_single_precision(correction, eta):
     with jax.enable_x64(False):
         rewards, next_states, expert = random_problem(2, horizon=40, states=5, actions=3)
-        covariance = smooth(
+        covariance = backward_filter(
             rewards, next_states, expert, eta=eta, gamma=1.0, noise=10.0, correction=correction
         ).covariance
     covariance = np.asarray(covariance, np.float64)
@@ -191,7 +191,7 @@ def test_how_far_the_filter_is_from_the_whole_objective(seed, record_property):
     rewards, next_states, expert = random_problem(seed)
     options = {"eta": ETA, "gamma": GAMMA, "noise": NOISE}
     problem = (rewards, next_states, expert)
-    beliefs = smooth(*problem, correction="full", iterations=30, **options)
+    beliefs = backward_filter(*problem, correction="full", iterations=30, **options)
 
     @jax.jit
     def objective(q):
@@ -256,4 +256,35 @@ def test_bad_input_is_named(changes, message):
         **changes,
     }
     with pytest.raises(ValueError, match=message):
-        gekf.smooth(**arguments)
+        gekf.backward_filter(**arguments)
+
+
+def test_checks_that_need_no_values_hold_under_jit():
+    rewards, next_states, expert = random_problem(0)
+    with pytest.raises(ValueError, match=r"next_states have shape \(2, 3, 2\)"):
+        backward_filter(rewards, next_states[:2], expert, eta=ETA)
+    with pytest.raises(ValueError, match="expert_actions contain 9"):
+        jax.jit(lambda r: gekf.backward_filter(r, next_states, np.full_like(expert, 9), eta=ETA))(
+            rewards
+        )
+    with pytest.raises(ValueError, match="'Diagonal'"):
+        gekf.correct(random_belief(0), jnp.zeros(3, int), eta=ETA, correction="Diagonal")
+
+
+def test_narrow_integers_do_not_overflow():
+    rewards, next_states, expert = random_problem(0, horizon=2, states=100)
+    wide = backward_filter(rewards, next_states, expert, eta=ETA)
+    narrow = backward_filter(rewards, next_states.astype(np.int8), expert.astype(np.int8), eta=ETA)
+    np.testing.assert_array_equal(wide.mean, narrow.mean)
+
+
+def test_a_covariance_of_lower_rank_is_the_limit_of_full_ones():
+    root = np.random.default_rng(0).normal(size=(4, 2))
+    mean, expert = jnp.array([[0.1, 0.2], [0.3, 0.0]]), jnp.array([0, 1])
+    exact = correct(gekf.Belief(mean, root @ root.T), expert, eta=ETA, correction="full")
+    near = correct(
+        gekf.Belief(mean, root @ root.T + 1e-9 * np.eye(4)), expert, eta=ETA, correction="full"
+    )
+    np.testing.assert_allclose(exact.mean, near.mean, atol=1e-6)
+    np.testing.assert_allclose(exact.covariance, near.covariance, atol=1e-6)
+    assert np.abs(exact.mean - mean).max() > 0.1

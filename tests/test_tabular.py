@@ -254,16 +254,22 @@ def test_without_expert_or_without_eta_it_is_q_learning():
     ("changes", "message"),
     [
         ({"rewards": np.zeros((2, 2))}, r"rewards have shape \(2, 2\)"),
-        ({"transitions": np.zeros((2, 2, 2, 2))}, r"sum to 1, but sum to 0"),
+        ({"transitions": np.zeros((2, 2, 2, 2))}, r"transitions\[0, 0, 0\] must be prob.*\[0"),
+        ({"transitions": np.full((2, 2, 2, 2), np.nan)}, r"transitions\[0, 0, 0\].*nan"),
         ({"transitions": np.ones((3, 2, 2, 2)) / 2}, r"transitions have shape \(3, 2, 2, 2\)"),
         ({"start": np.array([1.5, -0.5])}, "start.* must be probabilities"),
         ({"start": np.array([1.0])}, r"start have shape \(1,\)"),
         ({"rewards": np.full((2, 2, 2), np.inf)}, "finite"),
-        ({"states": np.zeros((1, 3), int)}, r"states have shape \(1, 3\), but must be \[N, 2\]"),
+        ({"states": np.zeros((2, 2), int)}, r"states have shape \(2, 2\), but actions \(1, 2\)"),
+        (
+            {"states": np.zeros((1, 3), int), "actions": np.zeros((1, 3), int)},
+            r"states have shape \(1, 3\), but must be \[N, 2\]",
+        ),
         ({"actions": np.full((1, 2), 2)}, "action is 2, but must lie in -1 .. 1"),
         ({"states": np.full((1, 2), -1)}, "state is -1"),
         ({"actions": np.zeros((1, 2))}, "must be integers"),
         ({"beta": -1.0}, "beta is -1.0"),
+        ({"noise_ratio": float("nan")}, "noise_ratio is nan"),
         ({"eta": -1.0}, "eta is -1.0"),
         ({"gamma": 2.0}, "gamma is 2.0"),
         ({"epsilon": 2.0}, "epsilon is 2.0"),
@@ -287,6 +293,38 @@ def test_bad_input_is_named(changes, message):
     problem = tabular.Problem(arrays["rewards"], arrays["transitions"], arrays["start"])
     with pytest.raises(ValueError, match=message):
         run(problem, demonstrations, **options)
+
+
+def test_demonstrations_are_checked_even_where_the_problem_is_traced():
+    problem = deep_sea_problem(3, "bomb")
+    wrong = tabular.Demonstrations(np.zeros((1, 3), int), np.full((1, 3), 7))
+    with pytest.raises(ValueError, match="action is 7"):
+        jax.jit(lambda p: run(p, wrong, episodes=1).returns)(problem)
+    with pytest.raises(ValueError, match="transitions have shape"):
+        jax.jit(lambda p: run(p, episodes=1).returns)(problem._replace(transitions=np.ones((1, 1))))
+
+
+def test_the_smallest_problem_and_no_prior():
+    problem = tabular.Problem([[[1.0]]], [[[[1.0]]]], [1.0])
+    result = run(problem, shown([(0, 0)], [(0, -1)]), episodes=2, beta=0.0)
+    assert float(result.state.q[0, 0, 0]) == 1.0
+
+
+def test_a_demonstration_that_ends_early_bootstraps_from_where_it_ended():
+    rewards = np.zeros((2, 2, 1))
+    rewards[1, 1, 0] = 1.0
+    transitions = np.zeros((2, 2, 1, 2))
+    transitions[..., 1] = 1
+    problem = tabular.Problem(rewards, transitions, np.array([1.0, 0.0]))
+    both = tabular.Demonstrations(np.array([[0, 1], [0, 1]]), np.array([[0, 0], [0, -1]]))
+    result = run(problem, both, episodes=1, correction="none", replay_demonstrations=True)
+    last = 1 / (BETA + 1)
+    first = last / (BETA + 1)
+    first = (1 - 1 / (BETA + 2)) * first + last / (BETA + 2)
+    # Then the episode itself.
+    last = (1 - 1 / (BETA + 2)) * last + 1 / (BETA + 2)
+    first = (1 - 1 / (BETA + 3)) * first + last / (BETA + 3)
+    np.testing.assert_allclose(result.values, [[first, last]], rtol=1e-5)
 
 
 # ---------------------------------------------------------------------------------- experiment
@@ -325,7 +363,8 @@ def test_settling_by_hand():
     ("changes", "message"),
     [
         ({"size": 1}, "--size is 1"),
-        ({"filter_size": 30}, "--filter-size is 30"),
+        ({"filter_size": 101}, "--filter-size is 101"),
+        ({"variance": 0.0}, "--variance is 0"),
         ({"beta": -1.0}, "--beta is -1"),
         ({"gamma": 1.5}, "--gamma is 1.5"),
     ],
