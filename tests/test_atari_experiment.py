@@ -203,7 +203,8 @@ def test_killed_during_a_checkpoint_or_after_it_goes_on(tiny, tmp_path):
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tiny, tmp_path):
     out = tmp_path / "stopped"
-    process = start(*tiny, "--out", out, "--steps", "100000")
+    # As large a replay as the other runs have, so that nothing is compiled anew.
+    process = start(*tiny, "--out", out, "--steps", "100000", "--replay-rows", "240")
     while not (out / "metrics.jsonl").exists() or len(read_jsonl(out / "metrics.jsonl")) < 4:
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
@@ -273,6 +274,7 @@ def test_other_agents_and_no_demonstration(config, capsys):
     assert "visit weight" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_without_the_replay_checkpoints_are_small_and_counts_resume_at_their_mean(
     config, monkeypatch
 ):
@@ -427,8 +429,8 @@ def test_resuming_with_other_options_shows_the_difference(tiny, whole, config):
         (["--game", "Pong"], "no demonstration of Pong"),
         (["--game", "Seaquest", "--demo", "strong"], "no demonstration 'strong' of Seaquest"),
         (["--demo", "runs/nothing.npz"], "no file runs/nothing.npz"),
-        (["--replay-rows", "100000000"], "use --replay-rows"),
-        (["--replay-rows", "3000000000"], "do not fit into int32"),
+        (["--demo", "none", "--replay-rows", "100000000"], "use --replay-rows"),
+        (["--demo", "none", "--replay-rows", "3000000000"], "do not fit into int32"),
         (["--resume"], "--out"),
         (["--bqfd.gamma", "1.5"], "gamma is 1.5"),
         (["evaluate", "--run", "runs/nothing"], "no config.json"),

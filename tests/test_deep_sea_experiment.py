@@ -175,6 +175,7 @@ def test_resuming_a_finished_run_changes_nothing(three_agents):
     assert summary_of(three_agents)["results"] == summary["results"]
 
 
+@pytest.mark.slow
 def test_an_earlier_agent_that_must_go_back_keeps_the_rows_in_order(three_agents, tmp_path):
     out = tmp_path / "back"
     subprocess.run(["cp", "-r", three_agents, out], check=True)
@@ -315,6 +316,7 @@ def test_bad_input_is_named(options, named, capsys, monkeypatch):
     assert named in re.sub(r"\s+", " ", captured.err + captured.out)
 
 
+@pytest.mark.slow
 def test_all_agents_run_with_one_hot_and_pretraining(tmp_path, capsys):
     options = ["--size", "3", "--seeds", "1", "--episodes", "2", "--observation", "onehot"]
     options += ["--torso", "4", "--hidden", "4", "--bootstrapped.ensemble-size", "2"]

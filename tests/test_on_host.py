@@ -175,8 +175,9 @@ def test_updates_due_by_hand(step, ratio, starts, due):
     assert on_host.updates_due(step, updates_per_step=ratio, learning_starts=starts) == due
 
 
-@pytest.mark.parametrize("num_lanes", [1, 3, 8])
-@pytest.mark.parametrize("ratio", [Fraction(1, 4), Fraction(1), Fraction(5, 2)])
+@pytest.mark.parametrize(
+    ("num_lanes", "ratio"), [(1, Fraction(5, 2)), (3, Fraction(1, 4)), (8, Fraction(1))]
+)
 def test_any_ratio_of_updates_to_steps(num_lanes, ratio):
     env, _, trainer = make(num_lanes=num_lanes)
     loop = make_loop(trainer, env, updates_per_step=ratio, learning_starts=5)
