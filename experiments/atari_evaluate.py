@@ -125,7 +125,10 @@ def evaluate_run(options: EvaluateConfig) -> None:
         f"written to {options.run / 'evaluation.json'}"
     )
     if options.video:
-        film(job, params, options.run, step)
+        try:
+            film(job, params, options.run, step)
+        except ImportError as error:
+            raise UsageError(f"{error}, or add --no-video") from error
 
 
 def _read_params(run: Path, job: Job) -> tuple[int, Params]:
