@@ -179,7 +179,8 @@ class Training:
         if self.evaluator is None:
             self.evaluator = Evaluator(self.job)
         started = time.perf_counter()
-        result = self.evaluator(self.loop.state.learner.params, self.loop.step)
+        params = self.config.played_params(self.loop.state.learner)
+        result = self.evaluator(params, self.loop.step)
         self.last_score = float(result.scores.mean())
         self.metrics.write(
             {
@@ -341,7 +342,8 @@ def finish(training: Training, demonstration: demos.Demonstration | None) -> Non
         seconds=training.seconds,
     )
     print(f"\n{report.table(summary)}\n")
-    params, step = training.loop.state.learner.params, training.loop.step
+    params = config.played_params(training.loop.state.learner)
+    step = training.loop.step
     failed = []
     for name, write in (
         ("metrics.jsonl", training.metrics.flush),

@@ -12,6 +12,7 @@ import tyro
 
 from bqfd_jax.agents import AgentConfig, BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnConfig
 from bqfd_jax.envs import atari
+from bqfd_jax.types import LearnerState, Params
 from experiments import run_folder
 from experiments.run_folder import UsageError
 
@@ -58,6 +59,9 @@ class Config:
     """Probability of a random action in evaluations."""
     eval_max_steps: int = 4_500
     """Agent steps after which an evaluation episode is cut (900 are a minute of play)."""
+    eval_target: bool = True
+    """Play evaluations with the target network: where it follows the online network slowly, it is
+    an average of the last ones and errs less."""
     final_steps: int = 20_000
     """The final score is that of all evaluations in the last so many agent steps."""
     checkpoint_period: int = 20_000
@@ -73,6 +77,9 @@ class Config:
     """Learn from sign(r) log(1 + |r|) instead of the game's reward r. Scores are always r."""
     life_loss_is_terminal: bool = True
     """What comes after a lost life does not count for what comes before."""
+    torso: Literal["nature", "patch"] = "patch"
+    """What sees the frames: `nature`, the paper's three convolutions, or `patch`, two layers for
+    about a quarter of the work."""
     hidden: int = 128
     """Width of the network's value and advantage streams."""
     video: bool = True
@@ -96,6 +103,10 @@ class Config:
     def agent_config(self) -> AgentConfig:
         """The hyper-parameters of the agent that is trained."""
         return getattr(self, self.agent)
+
+    def played_params(self, learner: LearnerState) -> Params:
+        """Of the network that plays evaluations."""
+        return learner.target_params if self.eval_target else learner.params
 
     @property
     def pretrain_updates(self) -> int:
@@ -157,8 +168,8 @@ def _laptop(game: str) -> Config:
         "one_step_weight": 0.0,
         "n_step_weight": 1.0,
         "n_step": 10,
-        "target_period": 250,
-        "target_step_size": 1.0,
+        "target_period": 1,
+        "target_step_size": 0.005,
         "pretrain_updates": 1_000,
         "epsilon_steps": (0, 50_000),
         "epsilon_values": (0.2, 0.01),
@@ -248,12 +259,14 @@ def _paper(game: str) -> Config:
         preset="paper",
         steps=PAPER_STEPS.get(game, 100_000_000),
         update_period=4,
+        torso="nature",
         hidden=512,
         learning_starts=0,
         replay_rows=MAX_REPLAY_ROWS,
         eval_period=250_000,
         eval_episodes=30,
         eval_max_steps=atari.MAX_EPISODE_STEPS,
+        eval_target=False,
         final_steps=2_000_000,
         checkpoint_period=1_000_000,
         log_period=10_000,

@@ -137,4 +137,4 @@ def _read_params(run: Path, job: Job) -> tuple[int, Params]:
     if restored is None:
         raise UsageError(f"{run} has no checkpoint yet")
     # The replay, which may take gigabytes, goes.
-    return restored[0], restored[1]["train"]["learner"].params
+    return restored[0], job.config.played_params(restored[1]["train"]["learner"])

@@ -105,7 +105,7 @@ def make_job(config: Config, num_actions: int, demonstrations: Row | None) -> Jo
         )
     except ValueError as error:
         raise UsageError(f"no such replay can be made: {error}") from error
-    network = networks.atari_network(num_actions, hidden=config.hidden)
+    network = networks.atari_network(num_actions, hidden=config.hidden, torso=config.torso)
     agent = make_agent(network, replay, agent_config)
     trainer = on_host.make_host_trainer(
         agent,

@@ -1,9 +1,18 @@
 """Settings that every test shares."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
-# What the tests run is tiny: nearly all of their time would go into optimising it.
+# What the tests run is tiny: nearly all of their time would go into optimising it ...
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# ... and into compiling the same again in another test, worker or process.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="bqfd-jax-compiled-")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+    # Workers inherit the folder, so only who made it gets here.
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 import jax
 

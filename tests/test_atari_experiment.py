@@ -15,7 +15,6 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import av
-import jax
 import numpy as np
 import pytest
 
@@ -27,29 +26,13 @@ from experiments.run_folder import RunError, UsageError, run_main
 
 ROOT = Path(__file__).parent.parent
 SCRATCH = Path(tempfile.mkdtemp(prefix="bqfd-jax-tests-"))
-QUICK = {
-    **os.environ,
-    "XLA_FLAGS": "--xla_backend_optimization_level=0",
-    "JAX_COMPILATION_CACHE_DIR": str(SCRATCH / "compiled"),
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
-    "XDG_CACHE_HOME": str(SCRATCH / "cache"),
-}
+ENVIRONMENT = {**os.environ, "XDG_CACHE_HOME": str(SCRATCH)}
 DEMO_STEPS, DEMO_SCORE = 200, 9
 
 
 @pytest.fixture(scope="module", autouse=True)
 def scratch():
-    """Runs within this process share what they compile, too."""
-    settings = {
-        "jax_compilation_cache_dir": QUICK["JAX_COMPILATION_CACHE_DIR"],
-        "jax_persistent_cache_min_compile_time_secs": 0.1,
-    }
-    before = {name: getattr(jax.config, name) for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
     yield
-    for name, value in before.items():
-        jax.config.update(name, value)
     shutil.rmtree(SCRATCH)
 
 
@@ -100,7 +83,7 @@ def start(*options) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-m", "experiments.atari", *map(str, options)],
         cwd=ROOT,
-        env=QUICK,
+        env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -249,7 +232,7 @@ def test_evaluate_and_compare(copy, tmp_path):
 
 @pytest.fixture
 def config(tiny, tmp_path, monkeypatch) -> atari_config.Config:
-    monkeypatch.setenv("XDG_CACHE_HOME", QUICK["XDG_CACHE_HOME"])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(SCRATCH))
     return atari_config.parse([*tiny, "--out", str(tmp_path / "run"), "--no-video"], "")
 
 
@@ -441,7 +424,7 @@ def test_resuming_with_other_options_shows_the_difference(tiny, whole, config):
     ],
 )
 def test_bad_input_is_named(options, named, capsys, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", QUICK["XDG_CACHE_HOME"])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(SCRATCH))
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["atari", *options])
     with pytest.raises(SystemExit) as exit_:

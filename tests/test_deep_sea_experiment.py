@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -25,20 +24,10 @@ TINY = ["--size", "4", "--seeds", "2", "--torso", "8", "8", "--hidden", "8"]
 ONE = [*TINY, "--agents", "bqfd", "--checkpoint-period", "4"]
 
 
-# These runs are tiny: nearly all of their time would go into compiling the same code again.
-QUICK = {
-    **os.environ,
-    "XLA_FLAGS": "--xla_backend_optimization_level=0",
-    "JAX_COMPILATION_CACHE_DIR": tempfile.mkdtemp(prefix="bqfd-jax-tests-"),
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
-}
-
-
 def start(*options) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-m", "experiments.deep_sea", *map(str, options)],
         cwd=ROOT,
-        env=QUICK,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

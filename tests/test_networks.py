@@ -227,6 +227,51 @@ def test_atari_network():
     assert q.dtype == jnp.float32
 
 
+def test_the_small_atari_network():
+    network = networks.atari_network(num_actions=3, hidden=8, torso="patch")
+    observation = jax.ShapeDtypeStruct((2, 4, 84, 84), jnp.uint8)
+    params = jax.eval_shape(network.init, KEY, observation)
+    # 84 / 5 and then 17 / 5, rounded up, leave 4 x 4 places.
+    torso = (5 * 5 * 4 * 32 + 32) + (5 * 5 * 32 * 64 + 64)
+    assert count(params) == torso + (4 * 4 * 64 * 16 + 16) + (8 + 1) + (8 * 3 + 3)
+    chex.assert_shape(jax.eval_shape(network.apply, params, observation), (2, 3))
+    with pytest.raises(ValueError, match="'small', but must be one of nature, patch"):
+        networks.atari_network(num_actions=3, torso="small")
+
+
+def test_the_patch_torso_is_two_convolutions():
+    params = make_params(networks.PatchTorso(), PIXELS)
+    layers = params["params"]
+
+    def convolve(x, kernel, bias):
+        # Zeros below and to the right, as far as the last stride needs them.
+        beyond = -x.shape[1] % 5
+        x = jax.lax.conv_general_dilated(
+            x,
+            kernel.reshape(5, 5, x.shape[-1], -1),
+            window_strides=(5, 5),
+            padding=((0, beyond), (0, beyond)),
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )
+        return jnp.maximum(x + bias.reshape(1, 1, 1, -1), 0)
+
+    x = jnp.moveaxis(PIXELS, 1, -1).astype(jnp.float32) / 255
+    x = convolve(x, **layers["Conv_0"])
+    x = convolve(x, **layers["Dense_0"])
+    expected = x.reshape(len(PIXELS), -1)
+    actual = networks.PatchTorso().apply(params, PIXELS)
+    chex.assert_trees_all_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_patch_torso_sees_the_last_row_and_column():
+    params = make_params(networks.PatchTorso(), PIXELS)
+    apply = jax.jit(networks.PatchTorso().apply)
+    before = apply(params, PIXELS)
+    pixels = jnp.asarray(PIXELS)
+    for changed in (pixels.at[:, :, -1].set(0), pixels.at[:, :, :, -1].set(0)):
+        assert np.max(np.abs(apply(params, changed) - before)) > 0
+
+
 def test_the_order_of_frames_matters_to_the_torso():
     params = make_params(networks.NatureTorso(), PIXELS)
     forward, backward = nature_apply(params, PIXELS), nature_apply(params, PIXELS[:, ::-1])
