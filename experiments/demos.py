@@ -6,17 +6,20 @@ python -m experiments.demos import --from atari-head PATH --game Breakout --out 
 python -m experiments.demos show breakout.npz --check
 """
 
-from typing import Annotated
-
 import tyro
 
+from experiments.demos_import import import_demonstration
+from experiments.demos_show import show
 from experiments.run_folder import run_main
 
 
 def main() -> None:
     """Runs the command that the command line names."""
     tyro.extras.subcommand_cli_from_dict(
-        {},
+        {
+            "import": import_demonstration,
+            "show": show,
+        },
         description=__doc__,
         prog="python -m experiments.demos",
     )
