@@ -56,6 +56,7 @@ def import_demonstration(config: Annotated[ImportConfig, tyro.conf.arg(name="")]
             only=config.only,
             max_steps=config.max_steps,
             name=config.name,
+            tell=lambda progress: print(f"reading {progress} ...", flush=True),
         )
     except (ValueError, ImportError) as error:
         raise UsageError(str(error)) from error

@@ -486,6 +486,18 @@ def human(tmp_path) -> Path:
     return path
 
 
+def test_rows_of_several_demonstrations_lie_one_after_the_other(demo, human, config):
+    job, found = atari.prepare(dataclasses.replace(config, demo=(str(demo), str(human))))
+    assert [demonstration.name for demonstration in found] == ["beginning", "beginning-2"]
+    rows = job.demonstrations
+    assert rows.frame.shape == (201 + 62, 84, 84)
+    np.testing.assert_array_equal(np.flatnonzero(rows.is_first), [0, 201, 201 + 41])
+    np.testing.assert_array_equal(rows.frame[201:], demos.load(human).frames)
+    np.testing.assert_allclose(rows.reward[201:241], np.log(3), rtol=1e-6)
+    assert job.replay.layout.num_demo_rows == 263
+
+
+@pytest.mark.slow
 def test_several_demonstrations_of_both_kinds(demo, human, config, monkeypatch, capsys):
     monkeypatch.setattr(atari, "measure_pace", lambda job: atari.Pace(0.0, 0.0))
     config = dataclasses.replace(config, demo=(str(demo), str(human)))

@@ -381,11 +381,11 @@ def test_a_real_game_comes_out_as_envpool_shows_it(tmp_path):
         gamma=0.9,
     )
     emulator = ale.Ale("Breakout")
-    pressed = [whole.action_meaning[action] for action in whole.actions[:45] for _ in range(4)]
     rewards, pictures = [], [encode(emulator.screen())]
-    for action in pressed:
-        rewards.append(int(emulator._ale.act(emulator._action(action))))
+    for action in whole.actions[:45].repeat(4):
+        rewards.append(int(emulator._ale.act(emulator._actions[action])))
         pictures.append(encode(emulator.screen()))
+    pressed = [whole.action_meaning[action] for action in whole.actions[:45].repeat(4)]
     trial = Head(([*pressed, NOOP], [*rewards, 0]))
     trial.pictures = dict(zip(trial.pictures, pictures, strict=True))
     imported = importing.import_atari_head(head_zip(tmp_path / "breakout.zip", trial))
@@ -819,6 +819,7 @@ def test_the_command_writes_a_demonstration_and_says_what_was_left_out(
     assert code == 0, text
     assert "1 lines with null where a value is needed" in text
     assert f"show {out}" in text
+    assert f"reading {STEM} ..." in text
     loaded = demos.load(out, game="Breakout")
     assert (loaded.name, loaded.origin["from"]) == ("human", "Atari-HEAD")
     assert loaded.origin["counts"]["lines with null where a value is needed"] == 1

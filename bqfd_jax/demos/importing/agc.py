@@ -7,7 +7,7 @@ what came of its action.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ def import_agc(
     only: Sequence[str] = (),
     max_steps: int = 0,
     name: str = "",
+    tell: Callable[[str], None] = lambda progress: None,
 ) -> Imported:
     """Reads recordings of one game.
 
@@ -36,6 +37,7 @@ def import_agc(
       only: recordings to use, by their number; all unless given.
       max_steps: agent steps after which no more is read; 0: all.
       name: of the demonstration.
+      tell: is called with what is being read, for that may take long.
 
     Returns:
       The demonstration, and what was left out.
@@ -56,6 +58,7 @@ def import_agc(
         if not pictures.is_dir():
             builder.counts["recordings without pictures"] += 1
             continue
+        tell(f"recording {table.stem}")
         _add_recording(builder, table, pictures)
         used.append(table.stem)
     if not used:

@@ -22,7 +22,7 @@ led to is not there.  A last step that is neither terminated nor truncated is a 
 """  # noqa: E501
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ def import_arrays(
     only: Sequence[str] = (),
     max_steps: int = 0,
     name: str = "",
+    tell: Callable[[str], None] = lambda progress: None,
 ) -> Imported:
     """Reads an `.npz` of arrays.
 
@@ -54,6 +55,7 @@ def import_arrays(
       only: episodes to use, counted from 0; all unless given.
       max_steps: agent steps after which no more is read; 0: all.
       name: of the demonstration.
+      tell: is called with what is being read, for that may take long.
 
     Returns:
       The demonstration, and what was left out.
@@ -64,6 +66,7 @@ def import_arrays(
     path = Path(path)
     if not path.is_file():
         raise DemonstrationError(f"there is no file {path}")
+    tell(path.name)
     arrays = read_npz(path)
     _check_arrays(path, arrays)
     told = str(arrays["env"][()]) if "env" in arrays else None

@@ -43,6 +43,7 @@ def import_atari_head(
     only: Sequence[str] = (),
     max_steps: int = 0,
     name: str = "",
+    tell: Callable[[str], None] = lambda progress: None,
 ) -> Imported:
     """Reads trials of one game.
 
@@ -52,6 +53,7 @@ def import_atari_head(
       only: trials to use, by their number or their whole name; all unless given.
       max_steps: agent steps after which no more is read; 0: all.
       name: of the demonstration.
+      tell: is called with what is being read, for that may take long.
 
     Returns:
       The demonstration, and what was left out.
@@ -71,6 +73,7 @@ def import_atari_head(
             continue
         if builder.is_full:
             break
+        tell(trial.name)
         lines, begins_at = _read_table(trial)
         if begins_at:
             builder.counts["trials that go on with a saved game"] += 1

@@ -9,7 +9,7 @@ they were written without; the frame before each is not there, so no maximum of 
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ def import_minari(
     only: Sequence[str] = (),
     max_steps: int = 0,
     name: str = "",
+    tell: Callable[[str], None] = lambda progress: None,
 ) -> Imported:
     """Reads a dataset with discrete actions.
 
@@ -40,6 +41,7 @@ def import_minari(
       only: episodes to use, by their number; all unless given.
       max_steps: agent steps after which no more is read; 0: all.
       name: of the demonstration.
+      tell: is called with what is being read, for that may take long.
 
     Returns:
       The demonstration, and what was left out.
@@ -75,6 +77,7 @@ def import_minari(
         for group in groups:
             if builder.is_full:
                 break
+            tell(group.name.lstrip("/"))
             take = _take(f"{file_path}: {group.name.lstrip('/')}", group, is_atari)
             builder.counts["frames told of"] += take.num_frames
             builder.add(take)
