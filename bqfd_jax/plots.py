@@ -188,3 +188,47 @@ def lines(
         axis.grid(alpha=0.25)
     axes[0].set_ylabel(y_label)
     return save_figure(figure, path)
+
+
+def contact_sheet(
+    path: str | os.PathLike[str],
+    frames: np.ndarray,
+    labels: Sequence[str],
+    *,
+    title: str = "",
+    columns: int = 6,
+) -> Path:
+    """Frames beside and below each other, like a photographer's contact sheet.
+
+    Args:
+      path: where to write the picture; its ending chooses the format.
+      frames: `[n, H, W]` or `[n, H, W, 3]` uint8.
+      labels: n, written above each.
+      title: written above all.
+      columns: frames in a row.
+
+    Returns:
+      The path.
+    """
+    rows = -(-len(frames) // columns)
+    figure = Figure(figsize=(1.6 * columns, 1.8 * rows))
+    axes = figure.subplots(rows, columns, squeeze=False).reshape(-1)
+    for axis in axes:
+        axis.set_axis_off()
+    for axis, frame, label in zip(axes, frames, labels, strict=False):
+        axis.imshow(frame, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+        axis.set_title(label, fontsize=7)
+    figure.suptitle(title, fontsize=10)
+    return save_figure(figure, path)
+
+
+def observation_lines(
+    path: str | os.PathLike[str], observations: np.ndarray, *, title: str = ""
+) -> Path:
+    """Observations that are no pictures, `[steps, numbers]`: each number over time."""
+    figure = Figure(figsize=(9, 3.8))
+    axis = figure.subplots()
+    axis.plot(observations, lw=1)
+    axis.set(title=title, xlabel="step", ylabel="observation")
+    axis.grid(alpha=0.25)
+    return save_figure(figure, path)

@@ -12,7 +12,7 @@ learning curve, a film of one evaluation episode and checkpoints.
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,6 +56,7 @@ class Training:
         else:
             state = job.init()
         self.loop = job.make_loop(state)
+        job.usage.begin(self.loop.state.replay)
         self.metrics = _open_metrics(config, out, saved["metrics_position"])
         self.evaluator: Evaluator | None = None
         self.last_score = self.evaluations[-1]["eval_mean"] if self.evaluations else None
@@ -150,6 +151,7 @@ class Training:
         """A row of metrics.jsonl about the updates since the last one."""
         self.loop.state, count, means = self.job.trainer.read(self.loop.state)
         values = {name: float(value) for name, value in means.items()} if int(count) else {}
+        values |= self.job.usage.read(self.loop.state.replay)
         self._check_finite(values)
         row = {
             "step": self.loop.step,
@@ -290,15 +292,17 @@ def measure_pace(job: Job) -> Pace:
 
 
 def announce(
-    config: Config, demonstration: demos.Demonstration | None, job: Job, out: Path
+    config: Config, demonstrations: Sequence[demos.AnyDemonstration], job: Job, out: Path
 ) -> None:
     """Says what will happen, before it does."""
     device = jax.devices()[0]
-    if demonstration is None:
-        shown = "none"
-    else:
-        scores = ", ".join(f"{score:g}" for score in demonstration.scores)
-        shown = f"{config.demo}, {len(demonstration.actions)} steps, score {scores}"
+    shown = "none"
+    if demonstrations:
+        shown = "\n                 ".join(
+            f"{demo}, {len(demonstration.actions)} steps, score "
+            + _some([f"{score:g}" for score in demonstration.scores])
+            for demo, demonstration in zip(config.demo, demonstrations, strict=True)
+        )
     replay = job.replay
     print(
         f"{config.game}, {config.agent}, seed {config.seed}, preset {config.preset}: "
@@ -310,15 +314,19 @@ def announce(
     )
 
 
+def _some(words: Sequence[str], most: int = 10) -> str:
+    return ", ".join(words[:most]) + (", ..." if len(words) > most else "")
+
+
 def train(config: Config) -> None:
     """A whole run, or the rest of one."""
     atari_config.check(config)
     stored = atari_config.stored(config)
     if config.resume or config.out is not None:
         run_folder.check(config.out, stored, resume=config.resume)
-    job, demonstration = prepare(config)
+    job, demonstrations = prepare(config)
     out = run_folder.prepare(config.out, stored, name=f"atari-{config.game}", resume=config.resume)
-    announce(config, demonstration, job, out)
+    announce(config, demonstrations, job, out)
     print("compiling ...", flush=True)
     pace = measure_pace(job)
     with run_folder.stop_signals("soon, after a checkpoint") as stop_asked:
@@ -328,15 +336,15 @@ def train(config: Config) -> None:
         if training.resumed_at is not None:
             print(f"resumed at step {training.resumed_at}", flush=True)
         training.run(stop_asked)
-    finish(training, demonstration)
+    finish(training, demonstrations)
 
 
-def finish(training: Training, demonstration: demos.Demonstration | None) -> None:
+def finish(training: Training, demonstrations: Sequence[demos.AnyDemonstration]) -> None:
     """Tells what came of a run, and writes it; what cannot be written does not hinder the rest."""
     config, out = training.config, training.out
     summary = report.summarise(
         config,
-        demonstration,
+        demonstrations,
         training.evaluations,
         updates=training.updates,
         seconds=training.seconds,

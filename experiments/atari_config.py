@@ -38,8 +38,9 @@ class Config:
     paper's numbers and tens of millions of steps on an accelerator."""
     seed: int = 0
     """Decides all chance: networks, draws, exploration, the games' random starts."""
-    demo: str = "default"
-    """The demonstration: `default` or `strong` from the package, `none`, or the path of a file."""
+    demo: tuple[str, ...] = ("default",)
+    """The demonstrations, one or several: `default` or `strong` from the package, paths of files;
+    or `none`."""
     steps: int = 100_000
     """Length of the training, in agent steps."""
     envs: int = 8
@@ -99,6 +100,12 @@ class Config:
     bootstrapped: BootstrappedConfig = dataclasses.field(default_factory=BootstrappedConfig)
     """Hyper-parameters of Bootstrapped DQN; the demonstration is in its replay."""
 
+    def __post_init__(self):
+        """One demonstration may be given as it is, as older runs have it in their config.json."""
+        if isinstance(self.demo, str):
+            object.__setattr__(self, "demo", (self.demo,))
+        object.__setattr__(self, "demo", tuple(self.demo))
+
     @property
     def agent_config(self) -> AgentConfig:
         """The hyper-parameters of the agent that is trained."""
@@ -111,7 +118,7 @@ class Config:
     @property
     def pretrain_updates(self) -> int:
         """Updates before the first step; without a demonstration there is nothing to learn from."""
-        return 0 if self.demo == "none" else self.agent_config.pretrain_updates
+        return 0 if self.demo == ("none",) else self.agent_config.pretrain_updates
 
     @property
     def rows_per_lane(self) -> int:
@@ -130,7 +137,9 @@ def stored(config: Config) -> dict[str, Any]:
     """What `config.json` holds: all that the result depends on."""
     others = tuple(name for name in AGENTS if name != config.agent)
     fields = run_folder.config_dict(config, without=_NOT_RESULT + others)
-    return fields | {"demo": _absolute(config.demo)}
+    named = [_absolute(demo) for demo in config.demo]
+    # A single one as older runs have it, so that they can be resumed.
+    return fields | {"demo": named[0] if len(named) == 1 else named}
 
 
 def from_stored(fields: dict[str, Any]) -> Config:
@@ -337,6 +346,10 @@ def check(config: Config) -> None:
         )
     if not 0 <= config.eval_epsilon <= 1:
         raise UsageError(f"--eval-epsilon is {config.eval_epsilon}, but must lie in [0, 1]")
+    if not config.demo or ("none" in config.demo and len(config.demo) > 1):
+        raise UsageError(
+            f"--demo is {' '.join(config.demo) or 'empty'}, but must be demonstrations, or none"
+        )
     if config.tensorboard and importlib.util.find_spec("tensorboardX") is None:
         raise UsageError("--tensorboard needs the extra: pip install 'bqfd-jax[tensorboard]'")
     try:

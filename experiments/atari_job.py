@@ -1,5 +1,8 @@
-"""From a config to all that an Atari run is made of: demonstration, replay, agent, games."""
+"""From a config to all that an Atari run is made of: demonstrations, replay, agent, games."""
 
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -12,6 +15,7 @@ from bqfd_jax.agents import Agent, make_agent
 from bqfd_jax.envs import atari
 from bqfd_jax.replay import Replay, make_replay
 from bqfd_jax.training import on_host
+from bqfd_jax.training.demo_usage import DemoUsage
 from bqfd_jax.types import Row
 from experiments import run_folder
 from experiments.atari_config import Config
@@ -30,6 +34,7 @@ class Job(NamedTuple):
     replay: Replay
     trainer: on_host.HostTrainer
     demonstrations: Row | None  # fields [E, ...]
+    usage: DemoUsage  # which demonstration's rows are drawn how often
 
     def init(self) -> on_host.HostTrainState:
         """The state at the beginning of the run."""
@@ -59,39 +64,90 @@ class Job(NamedTuple):
         )
 
 
-def load_demonstration(config: Config) -> demos.Demonstration | None:
-    """The demonstration that `--demo` names."""
-    if config.demo == "none":
-        return None
+def load_demonstrations(config: Config) -> tuple[demos.AnyDemonstration, ...]:
+    """The demonstrations that `--demo` names, each with a name of its own."""
+    if config.demo == ("none",):
+        return ()
+    found = [_load_demonstration(config, demo) for demo in config.demo]
+    meanings = {demonstration.action_meaning for demonstration in found} - {None}
+    if len(meanings) > 1:
+        raise UsageError(
+            f"--demo {' '.join(config.demo)}: their actions mean different things, "
+            + " and ".join(str(list(meaning)) for meaning in sorted(meanings))
+        )
+    names = unique_names([demonstration.name for demonstration in found])
+    return tuple(
+        dataclasses.replace(demonstration, name=name)
+        for demonstration, name in zip(found, names, strict=True)
+    )
+
+
+def _load_demonstration(config: Config, demo: str) -> demos.AnyDemonstration:
     try:
-        if config.demo in ("default", "strong"):
-            return demos.load_named(config.game, config.demo)
-        return demos.load(config.demo, game=config.game)
+        if demo in ("default", "strong"):
+            return demos.load_named(config.game, demo)
+        found = demos.load(demo, game=config.game)
     except FileNotFoundError as error:
         raise UsageError(
-            f"--demo {config.demo}: {error}; it must be default, strong, none or a file"
+            f"--demo {demo}: {error}; it must be default, strong, none or a file"
         ) from error
     except demos.DemonstrationError as error:
-        raise UsageError(f"--demo {config.demo}: {error}") from error
+        raise UsageError(f"--demo {demo}: {error}") from error
+    if isinstance(found, demos.FrameDemonstration):
+        shape, dtype = found.frame_shape, found.frames.dtype
+        if shape != atari.FRAME_SHAPE or dtype != np.uint8:
+            raise UsageError(
+                f"--demo {demo}: its frames are {dtype}{list(shape)}, but must be "
+                f"uint8{list(atari.FRAME_SHAPE)}"
+            )
+    return found
 
 
-def replay_demonstration(config: Config, demonstration: demos.Demonstration | None) -> Row | None:
-    """Its rows, checked against what the demonstration says of itself."""
-    if demonstration is None:
+def unique_names(names: Sequence[str]) -> list[str]:
+    """The second `a` becomes `a-2`, and so on."""
+    unique: list[str] = []
+    for name in names:
+        numbered = (f"{name}-{number}" for number in itertools.count(2))
+        unique.append(next(n for n in itertools.chain([name], numbered) if n not in unique))
+    return unique
+
+
+def demonstration_rows(
+    config: Config, demonstrations: Sequence[demos.AnyDemonstration]
+) -> Row | None:
+    """Rows of all, one after the other; lists of actions are checked as they are replayed."""
+    parts = []
+    for demo, demonstration in zip(config.demo, demonstrations, strict=False):
+        try:
+            parts.append(
+                demos.to_rows(
+                    demonstration,
+                    gamma=config.agent_config.gamma,
+                    log_rewards=config.log_rewards,
+                    life_loss_is_terminal=config.life_loss_is_terminal,
+                )
+            )
+        except demos.DemonstrationError as error:
+            raise UsageError(f"--demo {demo}: {error}") from error
+    if not parts:
         return None
-    try:
-        return demos.replay_cached(
-            demonstration,
-            gamma=config.agent_config.gamma,
-            log_rewards=config.log_rewards,
-            life_loss_is_terminal=config.life_loss_is_terminal,
-        )
-    except demos.DemonstrationError as error:
-        raise UsageError(f"--demo {config.demo}: {error}") from error
+    return jax.tree.map(lambda *fields: np.concatenate(fields), *parts)
 
 
-def make_job(config: Config, num_actions: int, demonstrations: Row | None) -> Job:
-    """Binds network, replay and agent; compiled when first called."""
+def make_job(
+    config: Config,
+    num_actions: int,
+    demonstrations: Row | None,
+    sizes: Mapping[str, int] | None = None,
+) -> Job:
+    """Binds network, replay and agent; compiled when first called.
+
+    Args:
+      config: of the run.
+      num_actions: of the game.
+      demonstrations: rows of all.
+      sizes: name of each demonstration -> its rows, in their order.
+    """
     agent_config = config.agent_config
     try:
         replay = make_replay(
@@ -115,7 +171,9 @@ def make_job(config: Config, num_actions: int, demonstrations: Row | None) -> Jo
         gamma=agent_config.gamma,
         stack=STACK,
     )
-    return Job(config, agent, replay, trainer, demonstrations)
+    is_last = None if demonstrations is None else demonstrations.is_last
+    usage = DemoUsage(sizes or {}, is_last, agent_config)
+    return Job(config, agent, replay, trainer, demonstrations, usage)
 
 
 def checkpoint_template(job: Job) -> dict[str, Any]:
@@ -146,25 +204,26 @@ def check_memory(replay: Replay) -> None:
     )
 
 
-def prepare(config: Config) -> tuple[Job, demos.Demonstration | None]:
+def prepare(config: Config) -> tuple[Job, tuple[demos.AnyDemonstration, ...]]:
     """From a checked config to a job that fits into memory."""
-    demonstration = load_demonstration(config)
-    if demonstration is not None:
+    demonstrations = load_demonstrations(config)
+    num_actions = _num_actions(config, demonstrations)
+    if demonstrations:
         print("replaying the demonstration ...", end=" ", flush=True)
-    rows = replay_demonstration(config, demonstration)
-    if demonstration is not None:
+    rows = demonstration_rows(config, demonstrations)
+    if demonstrations:
         print("it plays as it should")
-    job = make_job(config, _num_actions(config), rows)
+    job = make_job(config, num_actions, rows, _sizes(demonstrations))
     check_memory(job.replay)
-    return job, demonstration
+    return job, demonstrations
 
 
 def prepare_shape(config: Config) -> Job:
-    """A job to read checkpoints with: its demonstration has the right size and no content."""
-    demonstration = load_demonstration(config)
+    """A job to read checkpoints with: its demonstrations have the right size and no content."""
+    demonstrations = load_demonstrations(config)
     rows = None
-    if demonstration is not None:
-        num_rows = demonstration.num_rows
+    if demonstrations:
+        num_rows = sum(demonstration.num_rows for demonstration in demonstrations)
         nothing = np.zeros(num_rows, np.float32)
         rows = Row(
             frame=np.zeros((num_rows, *atari.FRAME_SHAPE), np.uint8),
@@ -174,8 +233,21 @@ def prepare_shape(config: Config) -> Job:
             is_first=np.zeros(num_rows, bool),
             is_last=np.zeros(num_rows, bool),
         )
-    return make_job(config, _num_actions(config), rows)
+    return make_job(config, _num_actions(config, demonstrations), rows, _sizes(demonstrations))
 
 
-def _num_actions(config: Config) -> int:
-    return atari.Atari(config.game, num_lanes=1).num_actions
+def _sizes(demonstrations: Sequence[demos.AnyDemonstration]) -> dict[str, int]:
+    return {demonstration.name: demonstration.num_rows for demonstration in demonstrations}
+
+
+def _num_actions(config: Config, demonstrations: Sequence[demos.AnyDemonstration]) -> int:
+    num_actions = atari.Atari(config.game, num_lanes=1).num_actions
+    for demo, demonstration in zip(config.demo, demonstrations, strict=False):
+        # A list of actions is compared when it is replayed.
+        is_frames = isinstance(demonstration, demos.FrameDemonstration)
+        known = demonstration.num_actions if is_frames else num_actions
+        if known != num_actions:
+            raise UsageError(
+                f"--demo {demo}: it knows {known} actions, but {config.game} has {num_actions}"
+            )
+    return num_actions

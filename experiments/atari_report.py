@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import tyro
 
 from bqfd_jax import plots
-from bqfd_jax.demos import Demonstration
+from bqfd_jax.demos import AnyDemonstration
 from bqfd_jax.metrics import write_json_atomic
 from experiments import run_folder
 from experiments.atari_config import PAPER_SCORES, PAPER_STEPS, Config
@@ -21,7 +21,7 @@ from experiments.run_folder import UsageError
 
 def summarise(
     config: Config,
-    demonstration: Demonstration | None,
+    demonstrations: Sequence[AnyDemonstration],
     evaluations: list[dict[str, Any]],
     *,
     updates: int,
@@ -38,12 +38,13 @@ def summarise(
         for row in evaluations
     ]
     demo = None
-    if demonstration is not None:
+    if demonstrations:
+        scores = [score for demonstration in demonstrations for score in demonstration.scores]
         demo = {
-            "score": float(np.mean(demonstration.scores)),
-            "steps": len(demonstration.actions),
-            "scores": list(demonstration.scores),
-            "name": demonstration.name,
+            "score": float(np.mean(scores)),
+            "steps": sum(len(demonstration.actions) for demonstration in demonstrations),
+            "scores": scores,
+            "name": " + ".join(demonstration.name for demonstration in demonstrations),
         }
     return {
         "game": config.game,
@@ -56,6 +57,14 @@ def summarise(
         "seconds": round(seconds, 1),
         "steps_per_second": round(config.steps / seconds, 2),
         "demo": demo,
+        "demos": [
+            {
+                "name": demonstration.name,
+                "score": float(np.mean(demonstration.scores)),
+                "steps": len(demonstration.actions),
+            }
+            for demonstration in demonstrations
+        ],
         "evaluations": short,
         "final": final_score(short, config.steps, config.final_steps, slack=config.envs),
         "peak_memory_gb": round(run_folder.peak_memory_gb(), 2),

@@ -22,6 +22,7 @@ from bqfd_jax import demos
 from bqfd_jax.checkpoint import CheckpointError
 from bqfd_jax.metrics import read_jsonl
 from experiments import atari, atari_config, run_folder
+from experiments.atari_job import prepare_shape, unique_names
 from experiments.run_folder import RunError, UsageError, run_main
 
 ROOT = Path(__file__).parent.parent
@@ -147,6 +148,18 @@ def test_the_folder_has_what_the_readme_promises(whole):
     with av.open(str(out / "episode.mp4")) as film:
         assert film.streams.video[0].frames == 41
         assert (film.streams.video[0].width, film.streams.video[0].height) == (320, 420)
+
+
+def test_a_single_demonstration_is_told_of_by_name(whole):
+    out, _ = whole
+    assert json.loads((out / "config.json").read_text())["demo"].endswith("beginning.npz")
+    rows = [row for row in read_jsonl(out / "metrics.jsonl") if row["step"] > 60]
+    rows = [row for row in rows if "eval_mean" not in row]
+    assert all(row["demo/beginning/share"] == 1.0 for row in rows)
+    for row in rows:
+        assert row["demo/beginning/visit_weight"] == pytest.approx(row["visit_weight"], rel=1e-4)
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["demos"] == [{"name": "beginning", "score": DEMO_SCORE, "steps": DEMO_STEPS}]
 
 
 def test_what_will_happen_is_said_before_it_does(whole):
@@ -432,6 +445,107 @@ def test_bad_input_is_named(options, named, capsys, monkeypatch):
     assert exit_.value.code == 2
     captured = capsys.readouterr()
     assert named in re.sub(r"\s+", " ", captured.err + captured.out)
+
+
+@pytest.fixture
+def human(tmp_path) -> Path:
+    """A demonstration of frames, as an import leaves it."""
+    path = tmp_path / "human.npz"
+    rng = np.random.default_rng(0)
+    demos.save(
+        demos.FrameDemonstration(
+            game="Breakout",
+            frames=rng.integers(0, 255, (62, 84, 84), dtype=np.uint8),
+            actions=rng.integers(0, 4, 60, dtype=np.int32),
+            rewards=np.full(60, 2, np.float32),
+            episode_lengths=np.array([40, 20], np.int32),
+            terminated=(True, False),
+            num_actions=4,
+            action_meaning=(0, 1, 3, 4),
+            name="beginning",
+        ),
+        path,
+    )
+    return path
+
+
+def test_rows_of_several_demonstrations_lie_one_after_the_other(demo, human, config):
+    job, found = atari.prepare(dataclasses.replace(config, demo=(str(demo), str(human))))
+    assert [demonstration.name for demonstration in found] == ["beginning", "beginning-2"]
+    rows = job.demonstrations
+    assert rows.frame.shape == (201 + 62, 84, 84)
+    np.testing.assert_array_equal(np.flatnonzero(rows.is_first), [0, 201, 201 + 41])
+    np.testing.assert_array_equal(rows.frame[201:], demos.load(human).frames)
+    np.testing.assert_allclose(rows.reward[201:241], np.log(3), rtol=1e-6)
+    assert job.replay.layout.num_demo_rows == 263
+
+
+@pytest.mark.slow
+def test_several_demonstrations_of_both_kinds(demo, human, config, monkeypatch, capsys):
+    monkeypatch.setattr(atari, "measure_pace", lambda job: atari.Pace(0.0, 0.0))
+    config = dataclasses.replace(config, demo=(str(demo), str(human)))
+    atari.train(config)
+    text = capsys.readouterr().out
+    assert f"{demo}, 200 steps, score 9" in text
+    assert f"{human}, 60 steps, score 80, 40" in text
+    summary = json.loads((config.out / "summary.json").read_text())
+    # Both call themselves the same.
+    assert summary["demos"] == [
+        {"name": "beginning", "score": 9, "steps": 200},
+        {"name": "beginning-2", "score": 60, "steps": 60},
+    ]
+    assert (summary["demo"]["score"], summary["demo"]["steps"]) == (43, 260)
+    assert summary["demo"]["name"] == "beginning + beginning-2"
+    rows = [row for row in read_jsonl(config.out / "metrics.jsonl") if row["step"] > 60]
+    shared = [row for row in rows if "demo/beginning/share" in row]
+    assert shared
+    for row in shared:
+        assert row["demo/beginning/share"] + row["demo/beginning-2/share"] == pytest.approx(1)
+        assert 0 < row["demo/beginning-2/visit_weight"] <= 1
+    # Read back, evaluated, and gone on with.
+    stored = json.loads((config.out / "config.json").read_text())
+    assert stored["demo"] == [str(demo), str(human)]
+    again = atari_config.from_stored(stored)
+    assert again.demo == config.demo
+    assert prepare_shape(again).replay.layout.num_demo_rows == 201 + 62
+    atari.train(dataclasses.replace(config, resume=True))
+
+
+def test_one_demonstration_is_stored_as_it_was_before_there_could_be_several(config, demo):
+    stored = atari_config.stored(config)
+    assert stored["demo"] == str(demo)
+    assert atari_config.from_stored(stored | {"demo": "default"}).demo == ("default",)
+    assert dataclasses.replace(config, demo="none").pretrain_updates == 0
+    both = atari_config.parse(["--demo", "default", "strong"], "")
+    assert both.demo == ("default", "strong")
+    assert both.pretrain_updates > 0
+
+
+def test_demonstrations_that_do_not_fit(config, human, tmp_path):
+    def save(name, **changes):
+        demos.save(dataclasses.replace(demos.load(human), **changes), tmp_path / name)
+        return str(tmp_path / name)
+
+    wrong = save("wrong.npz", num_actions=5, action_meaning=None)
+    large = save("large.npz", frames=np.zeros((62, 8, 8), np.uint8))
+    other = save("other.npz", action_meaning=(0, 1, 4, 3))
+    pong = save("pong.npz", game="Pong")
+    for demo, message in (
+        (("none", "default"), "--demo is none default"),
+        ((), "--demo is empty"),
+        ((wrong,), "wrong.npz: it knows 5 actions, but Breakout has 4"),
+        ((large,), r"large.npz: its frames are uint8\[8, 8\], but must be uint8\[84, 84\]"),
+        ((str(human), other), "their actions mean different things"),
+        ((str(human), pong), "of Pong, not of Breakout"),
+        ((str(human), "runs/nothing.npz"), "--demo runs/nothing.npz: there is no file"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            atari.train(dataclasses.replace(config, demo=demo))
+    assert not config.out.exists()
+
+
+def test_names_become_unique():
+    assert unique_names(["a", "b", "a", "a-2", "a"]) == ["a", "b", "a-2", "a-2-2", "a-3"]
 
 
 def test_a_demonstration_of_another_game_or_a_tampered_one(demo, config, tmp_path):

@@ -196,7 +196,15 @@ def test_importing_starts_no_device_and_no_stranger():
     assert lines[0] == "3"
     loaded = set(lines[1].split())
     assert "bqfd_jax" in loaded
-    assert not loaded & {"envpool", "tyro", "experiments", "tensorboardX", "gymnasium", "bsuite"}
+    assert not loaded & {
+        "envpool",
+        "tyro",
+        "experiments",
+        "tensorboardX",
+        "gymnasium",
+        "bsuite",
+        "h5py",
+    }
 
 
 @pytest.mark.parametrize("name", bqfd_jax.__all__)

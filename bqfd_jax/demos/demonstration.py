@@ -2,28 +2,35 @@
 
 A game without chance is its configuration and its actions: a demonstration is the list of actions,
 a few kilobytes, and what must come of it.  It is played from the first reset of new emulators.
+What was recorded elsewhere cannot be played again and is kept as frames: see `frames`.
 """
 
 import dataclasses
 import hashlib
 import json
 import os
-import tempfile
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bqfd_jax.demos.frames import FrameDemonstration
+from bqfd_jax.demos.npz import DemonstrationError, read_npz, write_npz_atomic
+
+__all__ = [
+    "AnyDemonstration",
+    "Demonstration",
+    "DemonstrationError",
+    "load",
+    "read_npz",
+    "save",
+    "write_npz_atomic",
+]
+
 FORMAT = 1
 # In every file's JSON; what else is there is told, but not needed.
 _REQUIRED = ("env", "config", "action_meaning", "scores", "game_over")
-
-
-class DemonstrationError(ValueError):
-    """A demonstration cannot be used; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,24 +84,29 @@ class Demonstration:
         return digest.hexdigest()
 
 
-def save(demonstration: Demonstration, path: str | os.PathLike[str]) -> None:
+AnyDemonstration = Demonstration | FrameDemonstration
+
+
+def save(demonstration: AnyDemonstration, path: str | os.PathLike[str]) -> None:
     """Writes a demonstration as `.npz`; `path` holds the old file or all of the new, never less."""
-    meta = _facts(demonstration) | {
+    common = {
         "format": FORMAT,
         "checksum": demonstration.checksum,
         "name": demonstration.name,
-        "envpool": demonstration.envpool,
         "origin": demonstration.origin,
     }
-    write_npz_atomic(
-        path,
-        actions=demonstration.actions,
-        episode_lengths=demonstration.episode_lengths.astype(np.int32),
-        meta=np.array(json.dumps(meta)),
-    )
+    if isinstance(demonstration, FrameDemonstration):
+        meta, arrays = demonstration.facts(), demonstration.arrays()
+    else:
+        meta = _facts(demonstration) | {"envpool": demonstration.envpool}
+        arrays = {
+            "actions": demonstration.actions,
+            "episode_lengths": demonstration.episode_lengths.astype(np.int32),
+        }
+    write_npz_atomic(path, meta=np.array(json.dumps(meta | common)), **arrays)
 
 
-def load(path: str | os.PathLike[str], *, game: str | None = None) -> Demonstration:
+def load(path: str | os.PathLike[str], *, game: str | None = None) -> AnyDemonstration:
     """Reads a demonstration; executes nothing that is in the file.
 
     Args:
@@ -109,24 +121,17 @@ def load(path: str | os.PathLike[str], *, game: str | None = None) -> Demonstrat
     arrays = read_npz(path)
     try:
         meta = json.loads(str(arrays["meta"][()]))
-        missing = [field for field in _REQUIRED if field not in meta]
-        if missing:
-            raise DemonstrationError(f"it has no {', '.join(missing)}")
         if meta.get("format", FORMAT) != FORMAT:
             raise DemonstrationError(f"it is of format {meta['format']}, but {FORMAT} can be read")
-        found = Demonstration(
-            game=meta["env"].removesuffix("-v5"),
-            actions=arrays["actions"],
-            episode_lengths=arrays["episode_lengths"],
-            scores=tuple(float(score) for score in meta["scores"]),
-            game_over=tuple(bool(over) for over in meta["game_over"]),
-            configuration=dict(meta["config"]),
-            action_meaning=tuple(int(action) for action in meta["action_meaning"]),
-            frame_hash=meta.get("frame_hash"),
-            envpool=meta.get("envpool"),
-            name=meta.get("name") or path.stem,
-            origin=meta.get("origin", meta.get("planner")),
-        )
+        name = meta.get("name") or path.stem
+        # Files of the first kind do not name it.
+        kind = meta.get("kind", "actions")
+        if kind == "actions":
+            found = _from_file(meta, arrays, name)
+        elif kind == FrameDemonstration.kind:
+            found = FrameDemonstration.from_file(meta, arrays, name)
+        else:
+            raise DemonstrationError(f"it is of the kind {kind!r}, which is not known here")
     except KeyError as error:
         raise DemonstrationError(f"{path} is no demonstration: it has no {error}") from error
     except (ValueError, TypeError, AttributeError) as error:
@@ -140,45 +145,25 @@ def load(path: str | os.PathLike[str], *, game: str | None = None) -> Demonstrat
     return found
 
 
-def write_npz_atomic(path: str | os.PathLike[str], **arrays: np.ndarray) -> None:
-    """Writes compressed arrays so that `path` holds either the old file or all of the new."""
-    path = Path(path)
-    # A name of its own, for two processes may write the same file.
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez_compressed(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        # Unlike other files, temporary ones are for their owner's eyes only.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-
-
-def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """All arrays of a file; raises `DemonstrationError` if any of it is damaged."""
-    if not Path(path).exists():
-        raise FileNotFoundError(f"there is no file {path}")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    # All that a damaged archive makes numpy and zipfile raise.
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        NotImplementedError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        raise DemonstrationError(f"{path} is damaged or no .npz file: {error}") from error
+def _from_file(
+    meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], name: str
+) -> Demonstration:
+    missing = [field for field in _REQUIRED if field not in meta]
+    if missing:
+        raise DemonstrationError(f"it has no {', '.join(missing)}")
+    return Demonstration(
+        game=meta["env"].removesuffix("-v5"),
+        actions=arrays["actions"],
+        episode_lengths=arrays["episode_lengths"],
+        scores=tuple(float(score) for score in meta["scores"]),
+        game_over=tuple(bool(over) for over in meta["game_over"]),
+        configuration=dict(meta["config"]),
+        action_meaning=tuple(int(action) for action in meta["action_meaning"]),
+        frame_hash=meta.get("frame_hash"),
+        envpool=meta.get("envpool"),
+        name=name,
+        origin=meta.get("origin", meta.get("planner")),
+    )
 
 
 def _facts(demonstration: Demonstration) -> dict[str, Any]:

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from bqfd_jax.demos.demonstration import (
+    AnyDemonstration,
     Demonstration,
     DemonstrationError,
     read_npz,
     write_npz_atomic,
 )
+from bqfd_jax.demos.frames import FrameDemonstration, frame_rows
 from bqfd_jax.envs import atari, host
 from bqfd_jax.replay import check_demonstrations
 from bqfd_jax.types import HostStep, Row
@@ -140,6 +142,32 @@ def replay_cached(
         except OSError as error:
             warnings.warn(f"the replayed demonstration is not kept: {error}", stacklevel=2)
     return rows.replace(discount=np.float32(gamma) * rows.discount)
+
+
+def to_rows(
+    demonstration: AnyDemonstration,
+    *,
+    gamma: float,
+    log_rewards: bool = True,
+    life_loss_is_terminal: bool = True,
+    cache_dir: str | os.PathLike[str] | None = None,
+) -> Row:
+    """The rows of either kind of demonstration: actions are replayed, frames are there already.
+
+    Args:
+      demonstration: of either kind.
+      gamma: discount of one step.
+      log_rewards: see `envs.atari.Atari`.
+      life_loss_is_terminal: see there.
+      cache_dir: see `replay_cached`.
+
+    Returns:
+      Rows with leading axis `demonstration.num_rows`, numpy.
+    """
+    switches = {"log_rewards": log_rewards, "life_loss_is_terminal": life_loss_is_terminal}
+    if isinstance(demonstration, FrameDemonstration):
+        return frame_rows(demonstration, gamma=gamma, **switches)
+    return replay_cached(demonstration, gamma=gamma, cache_dir=cache_dir, **switches)
 
 
 def default_cache_dir() -> Path:

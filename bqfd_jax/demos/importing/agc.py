@@ -1,0 +1,135 @@
+"""Atari Grand Challenge (Kurin et al., 2017): human play in browsers.
+
+A folder with `trajectories/<game>/<id>.txt`, one game each (a line about the recording, a header,
+then a line per emulator frame), and their pictures `screens/<game>/<id>/<frame>.png`.  Pinball is
+short for VideoPinball and revenge for MontezumaRevenge.  A line's reward and terminal are taken as
+what came of its action.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bqfd_jax.demos.importing import actions, games, screens, takes
+from bqfd_jax.demos.importing.build import SKIP, Builder, Imported
+from bqfd_jax.demos.npz import DemonstrationError
+
+_FIELDS = ("frame", "reward", "score", "terminal", "action")
+_FLAGS = {"True": True, "False": False, "1": True, "0": False, "null": None}
+
+
+def import_agc(
+    path: str | os.PathLike[str],
+    *,
+    game: str | None = None,
+    only: Sequence[str] = (),
+    max_steps: int = 0,
+    name: str = "",
+    tell: Callable[[str], None] = lambda progress: None,
+) -> Imported:
+    """Reads recordings of one game.
+
+    Args:
+      path: the folder that holds `trajectories` and `screens`.
+      game: which one; needed if there are several.
+      only: recordings to use, by their number; all unless given.
+      max_steps: agent steps after which no more is read; 0: all.
+      name: of the demonstration.
+      tell: is called with what is being read, for that may take long.
+
+    Returns:
+      The demonstration, and what was left out.
+
+    Raises:
+      DemonstrationError: a file breaks the layout; the message names file, line and field.
+    """
+    path = Path(path)
+    game, folder = _find_game(path, game)
+    meaning = actions.action_set(game)
+    builder = Builder(actions.by_meaning(meaning), skip=SKIP, max_steps=max_steps)
+    tables = sorted(folder.glob("*.txt"), key=lambda file: (len(file.stem), file.stem))
+    used = []
+    for table in tables:
+        if (only and table.stem not in only) or builder.is_full:
+            continue
+        pictures = path / "screens" / folder.name / table.stem
+        if not pictures.is_dir():
+            builder.counts["recordings without pictures"] += 1
+            continue
+        tell(f"recording {table.stem}")
+        _add_recording(builder, table, pictures)
+        used.append(table.stem)
+    if not used:
+        listed = ", ".join(table.stem for table in tables) or "none"
+        raise DemonstrationError(f"{folder}: no recording with pictures to use (there is {listed})")
+    return builder.finish(
+        game=game,
+        num_actions=len(meaning),
+        name=name or f"agc-{folder.name}",
+        source={"from": "Atari Grand Challenge", "file": path.name, "recordings": used},
+        nothing=f"{folder}: no frames of {game} could be used",
+        action_meaning=meaning,
+    )
+
+
+def _find_game(path: Path, game: str | None) -> tuple[str, Path]:
+    root = path / "trajectories"
+    if not root.is_dir():
+        raise DemonstrationError(f"{path} has no folder trajectories; name the one that has it")
+    there = {games.find_game(folder.name): folder for folder in root.iterdir() if folder.is_dir()}
+    there.pop(None, None)
+    wanted = None if game is None else games.choose_game(game, (), str(path))
+    if wanted is None and len(there) == 1:
+        wanted = next(iter(there))
+    if wanted not in there:
+        listed = ", ".join(sorted(there)) or "no game"
+        raise DemonstrationError(
+            f"{root} has {listed}" + ("; say which (game)" if wanted is None else f", not {wanted}")
+        )
+    return wanted, there[wanted]
+
+
+def _add_recording(builder: Builder, file: Path, pictures: Path) -> None:
+    lines = _read_table(builder, file)
+    builder.counts["frames told of"] += len(lines)
+
+    def screen(name: str) -> np.ndarray:
+        picture = pictures / f"{name}.png"
+        return screens.decode_screen(picture.read_bytes(), str(picture))
+
+    def has_picture(name: str) -> bool:
+        return (pictures / f"{name}.png").is_file()
+
+    for take in takes.split_lines(lines, screen, has_picture, builder.counts):
+        builder.add(take)
+
+
+def _read_table(builder: Builder, file: Path) -> list[takes.Line]:
+    table = takes.Table(file.read_bytes(), str(file))
+    # The first line tells of the recording, in no fixed form.
+    table.check_header(2, _FIELDS)
+    lines: list[takes.Line] = []
+    previous = None
+    for line, row in table.rows(3, _FIELDS):
+        if lines and lines[-1].is_over:
+            builder.counts["lines after a game's end"] += 1
+            continue
+        number = table.number(line, row, "frame", low=0)
+        if number is not None:
+            takes.check_order(table, line, "frame", number, previous)
+            previous = number
+        table.number(line, row, "score")
+        if row["terminal"] not in _FLAGS:
+            raise table.error(line, "terminal", row["terminal"], "True, False or null")
+        lines.append(
+            takes.Line(
+                number=number,
+                name=str(number),
+                action=table.number(line, row, "action", low=0, high=len(actions.NAMES)),
+                reward=table.number(line, row, "reward"),
+                is_over=_FLAGS[row["terminal"]],
+            )
+        )
+    return lines

@@ -1,0 +1,193 @@
+"""From runs of frames to a demonstration: agent steps, whole episodes, and what was left out."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bqfd_jax.demos.frames import FrameDemonstration
+from bqfd_jax.demos.importing import screens
+from bqfd_jax.demos.importing.actions import ActionMap
+from bqfd_jax.demos.importing.takes import Take
+from bqfd_jax.demos.npz import DemonstrationError
+from bqfd_jax.envs.atari import EMULATOR
+
+# Emulator frames of one agent step.
+SKIP = EMULATOR["frame_skip"]
+
+
+class Imported(NamedTuple):
+    """A demonstration, and what was and was not used for it."""
+
+    demonstration: FrameDemonstration
+    counts: dict[str, int]  # what happened -> how often
+    remarks: tuple[str, ...]  # what else should be known
+
+
+class _Episode(NamedTuple):
+    frames: list[np.ndarray]  # length + 1
+    actions: list[int]
+    rewards: list[float]
+    terminated: bool
+    lives: list[int] | None  # length + 1
+
+
+class Builder:
+    """Collects takes; every agent step is `skip` of their frames.
+
+    A step's action is the one that was pressed most often in it, the latest of equals.  If the game
+    has no action that does the same, the episode is cut there and goes on after it.  Observations
+    of screens are the maximum of the step's last two frames, 84 x 84; all else stays as it is.
+
+    Args:
+      actions: what the source's actions are in the environment.
+      skip: frames of the source per agent step.
+      max_steps: agent steps after which no more is taken; 0: all.
+    """
+
+    def __init__(self, actions: ActionMap, *, skip: int = 1, max_steps: int = 0):
+        self.counts: Counter[str] = Counter()
+        self._actions, self._skip, self._max_steps = actions, skip, max_steps
+        self._episodes: list[_Episode] = []
+        self._num_steps = 0
+
+    @property
+    def is_full(self) -> bool:
+        """No more will be taken."""
+        return 0 < self._max_steps <= self._num_steps
+
+    def add(self, take: Take) -> None:
+        """Makes steps of a take; frames that fill no step are counted."""
+        if self.is_full:
+            return
+        steps = self._count_steps(take)
+        actions = [self._action(take.actions[k * self._skip :][: self._skip]) for k in range(steps)]
+        begin = 0
+        while begin < steps:
+            if actions[begin] is None:
+                begin += 1
+                continue
+            end = begin
+            while end < steps and actions[end] is not None:
+                end += 1
+            self._add_episode(take, actions, begin, end, steps)
+            begin = end + 1
+
+    def finish(
+        self,
+        *,
+        game: str,
+        num_actions: int,
+        name: str,
+        source: dict[str, Any],
+        nothing: str,
+        action_meaning: tuple[int, ...] | None = None,
+        remarks: Sequence[str] = (),
+    ) -> Imported:
+        """The demonstration.
+
+        Args:
+          game: the environment's name.
+          num_actions: of the environment.
+          name: of the demonstration.
+          source: where it came from, for `origin`.
+          nothing: what to say if there is no step at all.
+          action_meaning: see `FrameDemonstration`.
+          remarks: what else should be known.
+        """
+        episodes = self._episodes
+        if not episodes:
+            told = ", ".join(f"{count} {what}" for what, count in self.counts.items())
+            raise DemonstrationError(f"{nothing}{f' ({told})' if told else ''}")
+        lives = None
+        if all(episode.lives is not None for episode in episodes):
+            lives = np.concatenate([episode.lives for episode in episodes]).astype(np.int32)
+        elif action_meaning is not None:
+            remarks = [*remarks, "lives are not told: a lost life does not end what is learnt from"]
+        self.counts["steps"] = self._num_steps
+        self.counts["episodes that ended"] = sum(episode.terminated for episode in episodes)
+        self.counts["episodes that were cut"] = sum(not episode.terminated for episode in episodes)
+        counts = {what: int(count) for what, count in self.counts.items() if count}
+        demonstration = FrameDemonstration(
+            game=game,
+            frames=_stack([frame for episode in episodes for frame in episode.frames]),
+            actions=np.concatenate([episode.actions for episode in episodes]).astype(np.int32),
+            rewards=np.concatenate([episode.rewards for episode in episodes]).astype(np.float32),
+            episode_lengths=np.array([len(episode.actions) for episode in episodes], np.int32),
+            terminated=tuple(episode.terminated for episode in episodes),
+            num_actions=num_actions,
+            lives=lives,
+            action_meaning=action_meaning,
+            name=name,
+            origin=source | {"counts": counts, "remarks": list(remarks)},
+        )
+        return Imported(demonstration, counts, tuple(remarks))
+
+    def _count_steps(self, take: Take) -> int:
+        """How many steps a take has; the last may be short only if the game ended in it."""
+        if take.terminated:
+            return -(-len(take.actions) // self._skip)
+        steps = min(len(take.actions) // self._skip, (take.num_frames - 1) // self._skip)
+        left = len(take.actions) - steps * self._skip
+        if left:
+            self.counts["frames at a cut that fill no step"] += left
+        return steps
+
+    def _action(self, pressed: Sequence[int]) -> int | None:
+        if len(set(pressed)) > 1:
+            self.counts["steps within which the action changed"] += 1
+        for action in pressed:
+            if action in self._actions.remark:
+                self.counts[self._actions.remark[action]] += 1
+        mapped = [self._actions.number[action] for action in pressed]
+        often = Counter(mapped)
+        most = max(often.values())
+        chosen = next(action for action in reversed(mapped) if often[action] == most)
+        if chosen is None:
+            self.counts["steps left out because of their action"] += 1
+        return chosen
+
+    def _add_episode(
+        self, take: Take, actions: list[int], begin: int, end: int, steps: int
+    ) -> None:
+        """Steps `begin` to `end` of a take's as an episode of their own."""
+        if self._max_steps and end - begin > self._max_steps - self._num_steps:
+            end = begin + self._max_steps - self._num_steps
+            self.counts["episodes that the limit of steps cut"] += 1
+        if end == begin:
+            return
+        at = [self._boundary(take, step) for step in range(begin, end + 1)]
+        self._episodes.append(
+            _Episode(
+                frames=[self._observation(take, index) for index in at],
+                actions=actions[begin:end],
+                rewards=[
+                    float(sum(take.rewards[step * self._skip :][: self._skip]))
+                    for step in range(begin, end)
+                ],
+                # What follows a step that was left out is another episode.
+                terminated=take.terminated and end == steps,
+                lives=None if take.lives is None else [int(take.lives[index]) for index in at],
+            )
+        )
+        self._num_steps += end - begin
+
+    def _boundary(self, take: Take, step: int) -> int:
+        # A game's very last frame is often not told; nothing is learnt from it.
+        return min(step * self._skip, take.num_frames - 1)
+
+    def _observation(self, take: Take, index: int) -> np.ndarray:
+        frame = take.frame(index)
+        if frame.shape[:2] != screens.SCREEN_SHAPE:
+            return frame
+        if self._skip > 1 and index > 0:
+            frame = np.maximum(frame, take.frame(index - 1))
+        return screens.shrink(frame)
+
+
+def _stack(frames: list[np.ndarray]) -> np.ndarray:
+    shapes = {frame.shape for frame in frames}
+    if len(shapes) > 1:
+        raise DemonstrationError(f"observations have different shapes: {sorted(shapes)}")
+    return np.stack(frames)

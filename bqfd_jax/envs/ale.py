@@ -1,0 +1,108 @@
+"""One game on ale-py: the same game as `envs.atari` plays, but its states can be kept.
+
+The only module that knows ale-py.  What envpool does to the emulator is done here to the bit, so
+that actions found or played here replay there: a reset, one frame of FIRE where there is such an
+action and else of no action, then every action for 4 frames.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bqfd_jax.envs import atari
+
+FIRE = 1  # its number among the console's 18 actions
+
+
+class AleStep(NamedTuple):
+    """What came of one agent step."""
+
+    reward: float  # as the game counts it
+    lives: int  # left
+    is_over: bool  # the game is over; no action may follow
+
+
+class Ale:
+    """A game from its first reset, without chance."""
+
+    def __init__(self, game: str):
+        """Starts an emulator.
+
+        Args:
+          game: a name as in `envs.atari.games()`.
+        """
+        ale_py = _ale_py()
+        rom = ale_py.roms.get_rom_path(rom_name(game))
+        if rom is None:
+            raise ValueError(f"ale-py has no game {game!r}")
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        self.game = game
+        self._ale = ale_py.ALEInterface()
+        self._ale.setFloat("repeat_action_probability", 0.0)
+        self._ale.setInt("frame_skip", 1)
+        self._ale.loadROM(rom)
+        self._actions = self._ale.getMinimalActionSet()
+        self.action_meaning = tuple(int(action.value) for action in self._actions)
+        self.reset()
+
+    @property
+    def num_actions(self) -> int:
+        """Size of the game's minimal set of actions."""
+        return len(self._actions)
+
+    def reset(self) -> int:
+        """Begins the game; returns the lives there are."""
+        self._ale.reset_game()
+        fire = FIRE if FIRE in self.action_meaning else 0
+        self._ale.act(self._action(fire))
+        return self.lives
+
+    def step(self, action: int) -> AleStep:
+        """Repeats an action, a number in the minimal set, for 4 frames."""
+        reward = 0.0
+        for _ in range(atari.EMULATOR["frame_skip"]):
+            reward += self._ale.act(self._actions[action])
+            if self._ale.game_over():
+                break
+        return AleStep(reward, self.lives, self._ale.game_over())
+
+    @property
+    def lives(self) -> int:
+        """Lives left; 0 throughout where there are none."""
+        return self._ale.lives()
+
+    def screen(self) -> np.ndarray:
+        """The screen as people see it, `[210, 160, 3]` uint8."""
+        return self._ale.getScreenRGB()
+
+    def ram(self) -> np.ndarray:
+        """The console's memory, `[128]` uint8."""
+        return self._ale.getRAM()
+
+    def save_state(self) -> Any:
+        """The state of the game, for `load_state`; it stays what it is while the game goes on."""
+        return self._ale.cloneState()
+
+    def load_state(self, state: Any) -> None:
+        """Goes back (or on) to a state that `save_state` returned."""
+        self._ale.restoreState(state)
+
+    def _action(self, number: int) -> Any:
+        return _ale_py().Action(number)
+
+
+def rom_name(game: str) -> str:
+    """`ms_pacman` of `MsPacman`."""
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in game).lstrip("_")
+
+
+_MISSING = "This needs ale-py, which is not installed: pip install 'bqfd-jax[demos]'"
+
+
+def _ale_py() -> Any:
+    try:
+        import ale_py
+        import ale_py.roms
+    except ImportError as error:
+        raise ImportError(_MISSING) from error
+    return ale_py

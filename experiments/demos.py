@@ -1,0 +1,29 @@
+"""Demonstrations: have one made, play one yourself, bring your own, look at one.
+
+python -m experiments.demos record --game Seaquest
+python -m experiments.demos plan --game Breakout --skill 0.5 --out breakout.npz
+python -m experiments.demos import --from atari-head PATH --game Breakout --out breakout.npz
+python -m experiments.demos show breakout.npz --check
+"""
+
+import tyro
+
+from experiments.demos_import import import_demonstration
+from experiments.demos_show import show
+from experiments.run_folder import run_main
+
+
+def main() -> None:
+    """Runs the command that the command line names."""
+    tyro.extras.subcommand_cli_from_dict(
+        {
+            "import": import_demonstration,
+            "show": show,
+        },
+        description=__doc__,
+        prog="python -m experiments.demos",
+    )
+
+
+if __name__ == "__main__":
+    run_main(main)
