@@ -6,17 +6,18 @@ python -m experiments.demos import --from atari-head PATH --game Breakout --out 
 python -m experiments.demos show breakout.npz --check
 """
 
-from typing import Annotated
-
 import tyro
 
+from experiments.demos_record import record
 from experiments.run_folder import run_main
 
 
 def main() -> None:
     """Runs the command that the command line names."""
     tyro.extras.subcommand_cli_from_dict(
-        {},
+        {
+            "record": record,
+        },
         description=__doc__,
         prog="python -m experiments.demos",
     )
