@@ -161,7 +161,7 @@ class Recorder:
         self._save_task: asyncio.Task | None = None
         self._save = {"status": "none", "text": ""}
         self._deaf_until = 0.0
-        self._shown = self._seen = 0  # numbers of states sent, and known to be on the screen
+        self.shown = self._seen = 0  # numbers of states sent, and known to be on the screen
 
     # Who may come in.
 
@@ -199,7 +199,7 @@ class Recorder:
             await connection.close(BUSY, "another page is playing")
             return
         self._player = connection
-        self._seen = self._shown
+        self._seen = self.shown
         tasks = [
             asyncio.create_task(self._listen(connection)),
             asyncio.create_task(self._play(connection)),
@@ -230,7 +230,7 @@ class Recorder:
                 await connection.close(MALFORMED, f"malformed message: {error}"[:100])
                 return
             if command == "seen":
-                self._seen = max(self._seen, min(value, self._shown))
+                self._seen = max(self._seen, min(value, self.shown))
                 continue
             was_paused = self._session.paused
             if command == "keys":
@@ -288,20 +288,20 @@ class Recorder:
             if session.paused:
                 self._deaf_until = loop.time() + _DEAF
             await self._show(connection, pictures[0])
-            number = self._shown
+            number = self.shown
             for left in range(len(pictures) - 1, 0, -1):
                 await asyncio.sleep(due - period * left / len(pictures) - loop.time())
                 # What was undone meanwhile is not shown any more.
-                if number == self._shown:
+                if number == self.shown:
                     await connection.send(encode(pictures[-left]))
             await asyncio.sleep(due - loop.time())
 
     def _is_behind(self) -> bool:
         allowed = max(2, _LATENCY * recording.STEPS_PER_SECOND * self._session.speed)
-        return self._shown - self._seen > allowed
+        return self.shown - self._seen > allowed
 
     async def _show(self, connection: Any, picture: Any = None) -> None:
-        self._shown += 1
+        self.shown += 1
         await connection.send(json.dumps(self._state()))
         await connection.send(encode(self._session.screen if picture is None else picture))
 
@@ -321,7 +321,7 @@ class Recorder:
         session = self._session
         return {
             "type": "state",
-            "number": self._shown,
+            "number": self.shown,
             "score": session.score,
             "lives": session.lives,
             "steps": session.num_steps,
