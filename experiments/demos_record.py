@@ -262,6 +262,8 @@ class Recorder:
             session.restart()
         elif command == "speed":
             session.speed = value
+        elif command in ("faster", "slower"):
+            session.change_speed(1 if command == "faster" else -1)
         elif command == "save":
             if not session.paused:
                 session.pause("Press a key to play on.")
@@ -405,7 +407,7 @@ def parse(text: str | bytes) -> tuple[str, Any]:
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise ValueError("it has no type")
     command, value = message["type"], message.get("value")
-    if command in ("play", "pause", "undo", "restart", "save"):
+    if command in ("play", "pause", "undo", "restart", "save", "faster", "slower"):
         valid = value is None
     elif command == "keys":
         valid = isinstance(value, list) and all(key in recording.KEYS for key in value)
@@ -529,6 +531,8 @@ def start(recorder: Recorder, port: int) -> Any:
         # A player who is gone without a word makes room for another.
         ping_interval=5,
         ping_timeout=10,
+        # Browsers open connections that they may never use; leaving waits for these.
+        open_timeout=2,
         close_timeout=2,
         server_header=None,
         logger=logger,

@@ -1,6 +1,7 @@
 """The recorder's page in a real browser: keys, score, save, a second tab, a tunnel that breaks."""
 
 import asyncio
+import contextlib
 import shutil
 import threading
 import time
@@ -111,7 +112,8 @@ class Server:
     async def _tunnel(self, reader, writer):
         there, here = await asyncio.open_connection("127.0.0.1", self._target)
         self._writers |= {writer, here}
-        await asyncio.gather(_pipe(reader, here), _pipe(there, writer))
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(_pipe(reader, here), _pipe(there, writer))
 
 
 async def _pipe(reader, writer):
@@ -162,7 +164,7 @@ def test_play_see_the_score_save_and_replay(tab, tmp_path):
         wait(lambda: text(tab, "connection") == "connected")
         assert (text(tab, "game"), text(tab, "note")) == ("Freeway", "Press a key to begin.")
         assert text(tab, "keys").split() == ["↑", "up", "↓", "down"]
-        assert (text(tab, "score"), text(tab, "lives")) == ("0", "–")
+        assert (text(tab, "score"), text(tab, "lives")) == ("0", "none")
         wait(lambda: colours(tab) > 8)
         ActionChains(tab).send_keys("++").perform()
         wait(lambda: tab.find_element("id", "speed").get_property("value") == "4")

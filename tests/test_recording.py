@@ -613,13 +613,40 @@ def test_a_page_that_is_gone_leaves_what_was_played(tmp_path):
     asyncio.run(play())
 
 
+@pytest.mark.slow
+def test_a_player_who_went_silent_makes_room(tmp_path):
+    async def play():
+        async with serving(tmp_path) as place:
+            silent = await place.join(ping_interval=None)
+            silent.transport.pause_reading()  # so that no ping is answered
+            start = time.monotonic()
+            async with asyncio.timeout(30):
+                while True:
+                    async with place.join() as connection:
+                        try:
+                            await connection.recv()
+                            break
+                        except ConnectionClosed as closed:
+                            assert closed.rcvd.code == demos_record.BUSY
+                    await asyncio.sleep(0.5)
+            assert time.monotonic() - start > 4
+            silent.transport.abort()
+
+    asyncio.run(play())
+
+
 def test_commands(tmp_path):
     async def play():
         async with serving(tmp_path, steps=70) as place, place.join() as connection:
             page = Page(connection)
-            await page.say("speed", 4)
+            for command in ("slower", "slower", "slower"):
+                await page.say(command)
+            await page.until(lambda state: state.get("speed") == 0.25)
+            for command in ("faster",) * 5:
+                await page.say(command)
+            await page.until(lambda state: state["speed"] == 4)
             await page.say("play")
-            state = await page.until(lambda state: state.get("steps") == 70)
+            state = await page.until(lambda state: state["steps"] == 70)
             assert state["paused"]
             # Too soon after it stopped by itself.
             await page.say("keys", ["up"])

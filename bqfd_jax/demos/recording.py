@@ -236,6 +236,11 @@ class Session:
         self.paused = True
         self.note = note
 
+    def change_speed(self, by: int) -> None:
+        """Takes a neighbour in `SPEEDS`, if there is one."""
+        at = SPEEDS.index(self.speed) + by
+        self.speed = SPEEDS[min(max(at, 0), len(SPEEDS) - 1)]
+
     def undo(self, steps: int = UNDO_STEPS) -> None:
         """Takes back the last steps of a game.
 
