@@ -10,7 +10,8 @@ import pytest
 
 from bqfd_jax import demos
 from bqfd_jax.demos import recording
-from experiments import demos_record
+from experiments import record_server
+from experiments.record_files import Files
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
@@ -70,9 +71,7 @@ class Server:
 
     def __init__(self, folder, *, game, steps=1000):
         self.session = recording.Session(game, wanted_steps=steps)
-        self.recorder = demos_record.Recorder(
-            self.session, demos_record.Files(folder / "played.npz")
-        )
+        self.recorder = record_server.Recorder(self.session, Files(folder / "played.npz"))
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._writers = set()
@@ -98,14 +97,15 @@ class Server:
 
     async def _run(self):
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        async with demos_record.start(self.recorder, 0) as server:
-            self._target = server.sockets[0].getsockname()[1]
-            async with await asyncio.start_server(self._tunnel, "127.0.0.1", 0) as tunnel:
-                self.port = tunnel.sockets[0].getsockname()[1]
-                self._ready.set()
-                await self._stop.wait()
-                await self.recorder.leave()
-                tunnel.close()
+        listening = record_server.listen(0)
+        self._target = listening.getsockname()[1]
+        tunnel = await asyncio.start_server(self._tunnel, "127.0.0.1", 0)
+        self.port = tunnel.sockets[0].getsockname()[1]
+        async with record_server.start(self.recorder, listening):
+            self._ready.set()
+            await self._stop.wait()
+            await self.recorder.leave()
+            tunnel.close()
         for writer in self._writers:
             writer.close()
 

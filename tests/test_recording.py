@@ -22,7 +22,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from bqfd_jax import demos
 from bqfd_jax.demos import DemonstrationError, recording
 from bqfd_jax.envs import ale
-from experiments import demos_record
+from experiments import demos_record, record_server
+from experiments.record_files import Files
 from experiments.run_folder import UsageError
 
 ROOT = Path(__file__).parent.parent
@@ -340,16 +341,17 @@ def test_what_continues_what():
 @contextlib.asynccontextmanager
 async def serving(folder, *, game="Freeway", steps=1000):
     session = recording.Session(game, wanted_steps=steps)
-    recorder = demos_record.Recorder(session, demos_record.Files(folder / "played.npz"))
-    async with demos_record.start(recorder, 0) as server:
-        yield Place(server.sockets[0].getsockname()[1], recorder.token, recorder, session)
+    recorder = record_server.Recorder(session, Files(folder / "played.npz"))
+    listening = record_server.listen(0)
+    async with record_server.start(recorder, listening):
+        yield Place(listening.getsockname()[1], recorder.token, recorder, session)
 
 
 @dataclasses.dataclass
 class Place:
     port: int
     token: str
-    recorder: demos_record.Recorder | None = None
+    recorder: record_server.Recorder | None = None
     session: recording.Session | None = None
 
     def join(self, *, token=None, **options):
@@ -571,7 +573,7 @@ def test_malformed_messages_end_the_connection_and_nothing_else(tmp_path):
                     await connection.send(message)
                     with pytest.raises(ConnectionClosed) as closed:
                         await Page(connection, attentive=False).until(lambda state: False)
-                assert (message, closed.value.rcvd.code) == (message, demos_record.MALFORMED)
+                assert (message, closed.value.rcvd.code) == (message, record_server.MALFORMED)
                 assert closed.value.rcvd.reason.startswith("malformed message: ")
             async with place.join() as connection:
                 await connection.send('{"type": "keys", "value": []}'.ljust(513))
@@ -593,7 +595,7 @@ def test_one_player_at_a_time(tmp_path):
                 async with place.join() as second:
                     with pytest.raises(ConnectionClosed) as closed:
                         await second.recv()
-                assert closed.value.rcvd.code == demos_record.BUSY
+                assert closed.value.rcvd.code == record_server.BUSY
                 assert "another page" in closed.value.rcvd.reason
                 await page.say("keys", ["up"])
                 await page.until(lambda state: state["steps"] == 3)
@@ -769,7 +771,7 @@ def test_a_check_keeps_nobody_waiting(tmp_path, monkeypatch):
     ("error", "text"),
     [
         (DemonstrationError("scores 0, not 3"), "of no use for training: scores 0, not 3"),
-        (OSError(28, "No space left on device"), "Not saved: No space left on device. What was"),
+        (OSError(28, "No space left on device"), "Not saved: No space left on device."),
     ],
 )
 def test_a_save_that_fails_is_told_and_can_be_repeated(tmp_path, monkeypatch, error, text):
