@@ -32,7 +32,7 @@ class Recorder:
         self._session = session
         self._files = files
         self._keys = recording.HeldKeys()
-        self._player: Any = None  # the connection that plays
+        self.player: Any = None  # the connection that plays
         self._save_task: asyncio.Task | None = None
         self._save = {"status": "none", "text": ""}
         self._deaf_until = 0.0
@@ -44,10 +44,10 @@ class Recorder:
 
     async def handle(self, connection: Any) -> None:
         """Plays with whoever connected, until they leave."""
-        if self._player is not None:
+        if self.player is not None:
             await connection.close(BUSY, "another page is playing")
             return
-        self._player = connection
+        self.player = connection
         self._seen = self.shown
         tasks = [
             asyncio.create_task(self._listen(connection)),
@@ -56,7 +56,7 @@ class Recorder:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._player = None
+            self.player = None
             self._keys = recording.HeldKeys()
             if not self._session.paused:
                 self._session.pause("Nothing was lost. Press a key to go on.")
@@ -204,9 +204,9 @@ class Recorder:
         else:
             self._save = {"status": "saved", "text": describe(saved, self._files.path)}
         say(self._save["text"])
-        if self._player is not None:
+        if self.player is not None:
             with contextlib.suppress(_closed()):
-                await self._show(self._player)
+                await self._show(self.player)
 
     def _failure(self, error: Exception) -> str:
         if isinstance(error, DemonstrationError) and self._files.saved is not None:
@@ -225,9 +225,9 @@ class Recorder:
                 self._files.write(played)
         where = f" It was saved as {self._files.path}." if self._files.path else ""
         self._session.pause(f"The recorder was stopped.{where}")
-        if self._player is not None:
+        if self.player is not None:
             with contextlib.suppress(_closed()):
-                await self._show(self._player)
+                await self._show(self.player)
 
     def finish(self) -> None:
         """Saves and checks what was not saved yet; for the end, when nobody waits for answers."""
@@ -290,7 +290,16 @@ def _thin_out(pictures: list[Any], speed: float) -> list[Any]:
 
 def listen(port: int) -> socket.socket:
     """A socket that can be reached from this machine only; `port` 0 takes any that is free."""
-    return socket.create_server((HOST, port))
+    # asyncio sends small messages without delay only where a socket says that it is TCP.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((HOST, port))
+        listening.listen()
+    except OSError:
+        listening.close()
+        raise
+    return listening
 
 
 def start(recorder: Recorder, listening: socket.socket) -> Any:

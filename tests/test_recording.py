@@ -679,6 +679,18 @@ def test_commands(tmp_path):
     asyncio.run(play())
 
 
+def test_small_messages_are_sent_at_once(tmp_path):
+    """Otherwise pictures wait for each other, up to 40 ms."""
+
+    async def play():
+        async with serving(tmp_path) as place, place.join() as connection:
+            await Page(connection).until(is_paused)
+            accepted = place.recorder.player.transport.get_extra_info("socket")
+            return accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    assert asyncio.run(play()) != 0
+
+
 def test_a_game_goes_on_no_faster_than_asked(tmp_path):
     async def play():
         async with serving(tmp_path, steps=10**6) as place, place.join() as connection:
