@@ -10,6 +10,7 @@ import tyro
 
 from experiments.demos_import import import_demonstration
 from experiments.demos_show import show
+from experiments.demos_record import record
 from experiments.run_folder import run_main
 
 
@@ -19,6 +20,7 @@ def main() -> None:
         {
             "import": import_demonstration,
             "show": show,
+            "record": record,
         },
         description=__doc__,
         prog="python -m experiments.demos",

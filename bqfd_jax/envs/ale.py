@@ -57,11 +57,18 @@ class Ale:
         self._ale.act(self._action(fire))
         return self.lives
 
-    def step(self, action: int) -> AleStep:
-        """Repeats an action, a number in the minimal set, for 4 frames."""
+    def step(self, action: int, *, screens: list[np.ndarray] | None = None) -> AleStep:
+        """Repeats an action for 4 frames.
+
+        Args:
+          action: a number in the minimal set.
+          screens: gets the `screen` after each of the frames; None: nobody looks.
+        """
         reward = 0.0
         for _ in range(atari.EMULATOR["frame_skip"]):
             reward += self._ale.act(self._actions[action])
+            if screens is not None:
+                screens.append(self.screen())
             if self._ale.game_over():
                 break
         return AleStep(reward, self.lives, self._ale.game_over())
