@@ -9,8 +9,8 @@ python -m experiments.demos show breakout.npz --check
 import tyro
 
 from experiments.demos_import import import_demonstration
-from experiments.demos_show import show
 from experiments.demos_record import record
+from experiments.demos_show import show
 from experiments.run_folder import run_main
 
 

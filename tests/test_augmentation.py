@@ -64,7 +64,7 @@ def test_no_pixels_is_no_change():
 def test_a_batch_keeps_all_but_its_images():
     shape = (5, 2, 6, 6)
     images = jnp.asarray(np.random.default_rng(1).normal(size=shape), jnp.float32)
-    batch = make_batch(**{"action": [0, 1, 0, 1, 0]}).replace(
+    batch = make_batch(action=[0, 1, 0, 1, 0]).replace(
         observation=images,
         next_observation=images,
         n_step_observation=images,
@@ -82,6 +82,6 @@ def test_a_batch_keeps_all_but_its_images():
 
 
 def test_vectors_cannot_be_shifted():
+    batch = make_batch(action=[0, 1, 0, 1, 0]).replace(observation=jnp.zeros((5, 2, 6)))
     with pytest.raises(ValueError, match=r"observations are \[5, 2, 6\], but only stacks of im"):
-        batch = make_batch(**{"action": [0, 1, 0, 1, 0]})
-        shift_batch(KEY, batch.replace(observation=jnp.zeros((5, 2, 6))), pixels=1)
+        shift_batch(KEY, batch, pixels=1)
