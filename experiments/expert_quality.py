@@ -19,6 +19,7 @@ Writes a folder with `summary.json`, pictures, and the returns of every cell.
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 import time
@@ -168,6 +169,7 @@ class Inputs(NamedTuple):
 
     params: deep_sea.Params
     experts: jax.Array  # [2, N, N] float32, see `deep_sea_experts`
+    first: jax.Array  # [] int32, which of the two begins
     trajectories: jax.Array  # [] int32
     rows: jax.Array  # [] int32, transitions shown of each
 
@@ -257,39 +259,47 @@ def cells_of(config: Config, agent: str) -> list[Cell]:
     return [Cell(*place) for place in places]
 
 
-def make_expert(size: int, quality: Quality) -> jax.Array:
+@functools.cache
+def make_expert(size: int, quality: str) -> np.ndarray:
     """The expert as two tables, `[2, N, N]`, that take turns; most are the same twice.
 
     It goes by what is best if the corner holds a treasure and there is none elsewhere.
     """
+    kind, value = parse_quality(quality)
     q = deep_sea.optimal_q(deep_sea.treasure(size), size, gamma=1.0)
-    right, wrong = (deep_sea_experts.boltzmann(q, eta) for eta in (math.inf, -math.inf))
-    if quality.kind == "two":
-        return jnp.stack([right, wrong])
-    if quality.kind == "eta":
-        expert = deep_sea_experts.boltzmann(q, quality.value)
-    elif quality.kind == "errs":
-        expert = deep_sea_experts.erring(q, quality.value)
+    if kind == "two":
+        experts = [deep_sea_experts.boltzmann(q, eta) for eta in (math.inf, -math.inf)]
+    elif kind == "eta":
+        experts = [deep_sea_experts.boltzmann(q, value)] * 2
+    elif kind == "errs":
+        experts = [deep_sea_experts.erring(q, value)] * 2
     else:
-        expert = deep_sea_experts.right_until(q, round(quality.value * size))
-    return jnp.stack([expert, expert])
+        experts = [deep_sea_experts.right_until(q, round(value * size))] * 2
+    return np.stack(experts)
 
 
-def make_inputs(config: Config, cell: Cell) -> Inputs:
+def make_inputs(config: Config, cell: Cell, seed: int) -> Inputs:
     """What training in a cell begins with."""
     size = config.size
     if cell.quality is None:
-        experts, quantity = jnp.zeros((2, size, size)), Quantity(0, 0.0)
+        experts, quantity = np.zeros((2, size, size), np.float32), Quantity(0, 0.0)
     else:
-        experts = make_expert(size, parse_quality(cell.quality))
+        experts = make_expert(size, cell.quality)
         quantity = parse_quantity(cell.quantity)
     return Inputs(
-        params=CASES[cell.case](size),
+        params=_case_params(size, cell.case),
         experts=experts,
-        trajectories=jnp.int32(quantity.trajectories),
+        # Of a single trajectory, half of the seeds see the wrong one.
+        first=np.int32(seed % 2),
+        trajectories=np.int32(quantity.trajectories),
         # A share of more than nothing shows one row at least.
-        rows=jnp.int32(math.ceil(quantity.share * size)),
+        rows=np.int32(max(round(quantity.share * size), 1)),
     )
+
+
+@functools.cache
+def _case_params(size: int, case: str) -> deep_sea.Params:
+    return jax.tree.map(np.asarray, CASES[case](size))
 
 
 # --- Training in one cell with one seed ---
@@ -307,6 +317,7 @@ def make_demonstrate(config: Config, gamma: float) -> Callable[[jax.Array, Input
             inputs.params,
             inputs.experts,
             jax.random.fold_in(key, 0),
+            first=inputs.first,
             trajectories=inputs.trajectories,
             rows=inputs.rows,
             max_trajectories=_max_trajectories(config),
@@ -446,8 +457,8 @@ class MapTraining:
         config, seeds = self.config, self.config.seeds
         # Each call has one shape: what is missing is filled with what is there, and thrown away.
         filled = list(itertools.islice(itertools.cycle(cells), self.per_call))
-        inputs = [make_inputs(config, cell) for cell in filled]
-        inputs = jax.tree.map(lambda *x: jnp.repeat(jnp.stack(x), seeds, axis=0), *inputs)
+        inputs = [make_inputs(config, cell, seed) for cell in filled for seed in range(seeds)]
+        inputs = jax.tree.map(lambda *x: np.stack(x), *inputs)
         keys = jax.vmap(jax.random.key)(jnp.tile(jnp.arange(seeds), len(filled)))
         returns, finite = map(np.asarray, self.train(keys, inputs))
         self._check_finite(finite.reshape(-1, seeds)[: len(cells)], cells)

@@ -65,6 +65,7 @@ def show(
     experts: Array,
     key: Array,
     *,
+    first: Array,
     trajectories: Array,
     rows: Array,
     max_trajectories: int,
@@ -79,8 +80,9 @@ def show(
     Args:
       env: `deep_sea.make(size)`.
       params: which DeepSea.
-      experts: `[M, N, N]`; they take turns, and chance decides who begins.
+      experts: `[M, N, N]`; they take turns.
       key: random key; it is consumed.  With the same key, fewer are the first of more.
+      first: which expert begins.
       trajectories: how many are shown, at most `max_trajectories`.
       rows: how many transitions of each, at most N.  Of a trajectory that is cut off, the frame
         where that happened is kept, and the last transition bootstraps from it.
@@ -91,9 +93,8 @@ def show(
     Returns:
       Rows of shape `[max_trajectories * N]`.
     """
-    first_key, trajectory_key = jax.random.split(key)
+    experts = jnp.asarray(experts)
     num_experts = experts.shape[0]
-    first = jax.random.randint(first_key, (), 0, num_experts)
     number = jnp.arange(max_trajectories)
 
     def play(number: Array, key: Array) -> Row:
@@ -105,7 +106,7 @@ def show(
 
         return deep_sea.demonstrate(env, params, rule, key, size=size, gamma=gamma)
 
-    played = jax.vmap(play)(number, jax.random.split(trajectory_key, max_trajectories))
+    played = jax.vmap(play)(number, jax.random.split(key, max_trajectories))
     is_there = (number < trajectories)[:, None]
     step = jnp.arange(size)[None]
     starts = is_there & (step < rows)  # a transition
