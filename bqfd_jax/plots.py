@@ -281,5 +281,6 @@ def intervals(
         axis.set_xticks(x, x_names, rotation=45, ha="right", fontsize=8)
         axis.grid(alpha=0.25)
     axes[0].set_ylabel(y_label)
-    axes[-1].legend(fontsize=8)
+    # Beside the panels, for it belongs to all of them.
+    axes[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.02, 0.5))
     return save_figure(figure, path)

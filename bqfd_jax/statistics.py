@@ -36,7 +36,12 @@ def interquartile_mean(scores: np.ndarray) -> np.ndarray:
 
 
 def bootstrap_interval(
-    scores: np.ndarray, random: np.random.Generator, *, samples: int = 2000, level: float = 0.95
+    scores: np.ndarray,
+    random: np.random.Generator,
+    *,
+    samples: int = 2000,
+    level: float = 0.95,
+    copies: int = 1,
 ) -> Interval:
     """The interquartile mean and its stratified bootstrap interval, by percentiles.
 
@@ -47,6 +52,8 @@ def bootstrap_interval(
       random: where chance comes from; it is advanced.
       samples: how often all is drawn again.
       level: share of the samples that lies within the interval.
+      copies: how many tasks each row stands for, if the very same runs count for several: they
+        have that weight, but are drawn together.
 
     Returns:
       The estimate from `scores` themselves, and the interval.
@@ -58,11 +65,15 @@ def bootstrap_interval(
         raise ValueError(f"samples is {samples}, but must be at least 1")
     if not 0 < level < 1:
         raise ValueError(f"level is {level}, but must lie between 0 and 1")
+    if copies < 1:
+        raise ValueError(f"copies is {copies}, but must be at least 1")
     seed = random.integers(scores.shape[1], size=(samples, *scores.shape))
     drawn = np.take_along_axis(scores[None], seed, axis=2)
+    means = interquartile_mean(np.repeat(drawn, copies, axis=2))
     tail = (1 - level) / 2
-    low, high = np.quantile(interquartile_mean(drawn), (tail, 1 - tail))
-    return Interval(float(interquartile_mean(scores)), float(low), float(high))
+    low, high = np.quantile(means, (tail, 1 - tail))
+    value = interquartile_mean(np.repeat(scores, copies, axis=1))
+    return Interval(float(value), float(low), float(high))
 
 
 def is_best(losses: np.ndarray, *, tolerance: float = 0.0) -> np.ndarray:

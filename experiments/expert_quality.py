@@ -25,7 +25,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -304,7 +304,14 @@ def _case_params(size: int, case: str) -> deep_sea.Params:
 
 # --- Training in one cell with one seed ---
 
-Train = Callable[[jax.Array, Inputs], tuple[jax.Array, jax.Array]]
+
+class Training(NamedTuple):
+    """One run in two steps, the second of which takes nearly all of the time."""
+
+    # (key, inputs) -> state
+    init: Callable[[jax.Array, Inputs], Any]
+    # (state, inputs) -> (returns [episodes], whether all stayed finite [] bool)
+    run: Callable[[Any, Inputs], tuple[jax.Array, jax.Array]]
 
 
 def make_demonstrate(config: Config, gamma: float) -> Callable[[jax.Array, Inputs], Row]:
@@ -332,15 +339,15 @@ def _max_trajectories(config: Config) -> int:
     return max(parse_quantity(text).trajectories for text in config.quantities)
 
 
-def make_train(config: Config, agent: str) -> Train:
-    """`(key, inputs) -> (returns [episodes], whether all stayed finite [] bool)` of one run."""
+def make_training(config: Config, agent: str) -> Training:
+    """How the agent is trained; pure functions."""
     agent_config = getattr(config, LEARNERS[agent])
     if agent == "tabular":
-        return _tabular_train(config, agent_config)
-    return _deep_train(config, agent_config, with_demos=sees_demonstrations(config, agent))
+        return _tabular_training(config, agent_config)
+    return _deep_training(config, agent_config, with_demos=sees_demonstrations(config, agent))
 
 
-def _deep_train(config: Config, agent_config: AgentConfig, *, with_demos: bool) -> Train:
+def _deep_training(config: Config, agent_config: AgentConfig, *, with_demos: bool) -> Training:
     size, num_steps = config.size, config.size * config.episodes
     env = deep_sea.make(size)
     replay = make_replay(
@@ -357,9 +364,11 @@ def _deep_train(config: Config, agent_config: AgentConfig, *, with_demos: bool) 
     trainer = on_device.make_trainer(env, agent, replay, gamma=agent_config.gamma)
     demonstrate = make_demonstrate(config, agent_config.gamma)
 
-    def train(key: jax.Array, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
+    def init(key: jax.Array, inputs: Inputs) -> on_device.TrainState:
         demonstrations = demonstrate(key, inputs) if with_demos else None
-        state = trainer.init(key, inputs.params, demonstrations)
+        return trainer.init(key, inputs.params, demonstrations)
+
+    def run(state: on_device.TrainState, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
         if agent_config.pretrain_updates and with_demos:
             state, _ = trainer.pretrain(state, agent_config.pretrain_updates)
         _, trace = trainer.run(state, inputs.params, num_steps)
@@ -367,15 +376,15 @@ def _deep_train(config: Config, agent_config: AgentConfig, *, with_demos: bool) 
         returns = trace.episode_return[size - 1 :: size, -1, 0]
         return returns, jnp.isfinite(trace.metrics["loss"]).all()
 
-    return train
+    return Training(init, run)
 
 
-def _tabular_train(config: Config, agent_config: BqfdConfig) -> Train:
+def _tabular_training(config: Config, agent_config: BqfdConfig) -> Training:
     size = config.size
     demonstrate = make_demonstrate(config, agent_config.gamma)
 
-    def train(key: jax.Array, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
-        rows = demonstrate(key, inputs)
+    def run(state: tuple[jax.Array, Row], inputs: Inputs) -> tuple[jax.Array, jax.Array]:
+        key, rows = state
         action = jnp.where(rows.is_last, -1, rows.action)
         returns = tabular.run(
             key,
@@ -392,7 +401,7 @@ def _tabular_train(config: Config, agent_config: BqfdConfig) -> Train:
         ).returns
         return returns, jnp.isfinite(returns).all()
 
-    return train
+    return Training(lambda key, inputs: (key, demonstrate(key, inputs)), run)
 
 
 # --- Training everywhere ---
@@ -415,7 +424,10 @@ class MapTraining:
         self.per_call = min(config.cells_per_call, few)
         self.parts = split(cells, self.per_call)
         num_runs = self.per_call * config.seeds
-        self.train = on_device.over_runs(make_train(config, agent), num_runs)
+        training = make_training(config, agent)
+        # The first takes longer to compile than to run.
+        self.init = on_device.over_runs(training.init, num_runs, called_once=True)
+        self.train = on_device.over_runs(training.run, num_runs)
 
     def run(self, progress: tqdm, stop_asked: Callable[[], bool]) -> tuple[np.ndarray, float]:
         """Trains where it is missing.
@@ -460,7 +472,7 @@ class MapTraining:
         inputs = [make_inputs(config, cell, seed) for cell in filled for seed in range(seeds)]
         inputs = jax.tree.map(lambda *x: np.stack(x), *inputs)
         keys = jax.vmap(jax.random.key)(jnp.tile(jnp.arange(seeds), len(filled)))
-        returns, finite = map(np.asarray, self.train(keys, inputs))
+        returns, finite = map(np.asarray, self.train(self.init(keys, inputs), inputs))
         self._check_finite(finite.reshape(-1, seeds)[: len(cells)], cells)
         return returns.reshape(-1, seeds, config.episodes)[: len(cells)]
 

@@ -104,9 +104,11 @@ def _describe(config: "Config", maps: Maps, regret: dict[str, np.ndarray]) -> di
 
 def _iqm(regret: np.ndarray, repeated: bool) -> dict[str, float]:
     """Of `[cases, qualities, quantities, seeds]`; copies are no further evidence."""
-    tasks = regret[:, 0, 0] if repeated else regret.reshape(-1, regret.shape[-1])
+    _, qualities, quantities, seeds = regret.shape
+    tasks = regret[:, 0, 0] if repeated else regret.reshape(-1, seeds)
+    copies = qualities * quantities if repeated else 1
     # The same draws for all, so that the same numbers have the same interval.
-    return bootstrap_interval(tasks, np.random.default_rng(0))._asdict()
+    return bootstrap_interval(tasks, np.random.default_rng(0), copies=copies)._asdict()
 
 
 def _share_worse_than_alone(

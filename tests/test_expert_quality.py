@@ -194,7 +194,7 @@ def test_the_summary_by_hand():
     summary = report.summarise(config, made_up_maps(), {"bqfd": 1.0, "dqn_alone": 2.0})
     assert summary["seconds"] == 3.0
     regret = summary["regret"]
-    # 0 0 | 0 0 .5 .5 | 1 1 and, without the copies, 0 | 0 .5 | 1.
+    # 0 0 | 0 0 .5 .5 | 1 1 and 0 0 | 0 0 .5 .5 | 1 1.
     assert regret["iqm"]["all"]["bqfd"]["value"] == pytest.approx(0.25)
     assert regret["iqm"]["all"]["dqn_alone"]["value"] == pytest.approx(0.25)
     assert regret["iqm"]["treasure"]["dqn_alone"] == {"value": 0.75, "low": 0.5, "high": 1.0}

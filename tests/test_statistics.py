@@ -85,6 +85,16 @@ def test_the_interval_narrows_with_the_root_of_the_seeds():
     assert widths[0] / widths[1] == pytest.approx(4.0, rel=0.2)
 
 
+def test_copies_have_their_weight_but_are_no_evidence():
+    # 0 0 0 1 1 1 8 8 8 without its two ends on each side; by itself 0 1 8, all of it.
+    scores = [[0.0, 1.0, 8.0]]
+    tripled = bootstrap_interval(scores, np.random.default_rng(0), copies=3)
+    assert tripled.value == pytest.approx((0 + 1 + 1 + 1 + 8) / 5)
+    assert bootstrap_interval(scores, np.random.default_rng(0)).value == pytest.approx(3.0)
+    # Three equal draws happen once in nine: the interval spans all, which nine draws would not.
+    assert (tripled.low, tripled.high) == (0.0, 8.0)
+
+
 def test_the_same_generator_gives_the_same_interval():
     scores = np.random.default_rng(1).normal(size=(3, 5))
     first, second, other = (
@@ -124,6 +134,7 @@ def test_what_cannot_be_averaged_is_refused(function):
         (np.zeros((1, 2, 3)), {}, "must be \\[tasks, seeds\\]"),
         (np.zeros((1, 2)), {"samples": 0}, "samples is 0"),
         (np.zeros((1, 2)), {"level": 1.0}, "level is 1.0"),
+        (np.zeros((1, 2)), {"copies": 0}, "copies is 0"),
     ],
 )
 def test_bad_options_of_the_interval_are_refused(scores, options, message):
