@@ -232,3 +232,99 @@ def observation_lines(
     axis.set(title=title, xlabel="step", ylabel="observation")
     axis.grid(alpha=0.25)
     return save_figure(figure, path)
+
+
+def heat_maps(
+    path: str | os.PathLike[str],
+    panels: Mapping[str, Mapping[str, np.ndarray]],
+    *,
+    row_names: Sequence[str],
+    column_names: Sequence[str],
+    x_label: str,
+    y_label: str,
+    colour_label: str,
+    limits: tuple[float, float],
+) -> Path:
+    """Tables of numbers as colours, all on one scale: one row of pictures per key of `panels`.
+
+    Args:
+      path: where to write the picture.
+      panels: row title -> column title -> values `[rows, columns]`.
+      row_names: of every table.
+      column_names: of every table.
+      x_label: what its columns are.
+      y_label: what its rows are.
+      colour_label: what the numbers are.
+      limits: numbers that take the ends of the scale; those beyond look like them.  If they lie on
+        both sides of 0, so does the scale.
+
+    Returns:
+      The path.
+    """
+    num_panels = max(len(row) for row in panels.values())
+    shape = (0.55 * len(column_names) + 0.6, 0.26 * len(row_names) + 0.75)
+    size = (shape[0] * num_panels + 2.0, shape[1] * len(panels) + 0.4)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(len(panels), num_panels, squeeze=False, sharex=True, sharey=True)
+    colours = "RdBu" if limits[0] < 0 < limits[1] else "viridis_r"
+    for axis_row, (row_title, row) in zip(axes, panels.items(), strict=True):
+        for axis, (title, values) in zip(axis_row, row.items(), strict=False):
+            image = axis.imshow(values, cmap=colours, vmin=limits[0], vmax=limits[1], aspect="auto")
+            for (i, j), value in np.ndenumerate(values):
+                # Dark where the scale is light, light where it is dark.
+                red, green, blue, _ = image.cmap(image.norm(value))
+                is_dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+                axis.text(
+                    j, i, f"{value:.2f}", ha="center", va="center", fontsize=6.5,
+                    color="w" if is_dark else "k",
+                )  # fmt: skip
+            axis.set_title(f"{row_title}: {title}", fontsize=9)
+            axis.set_xticks(range(len(column_names)), column_names, fontsize=7)
+            axis.set_yticks(range(len(row_names)), row_names, fontsize=7)
+        for axis in axis_row[len(row) :]:
+            axis.set_visible(False)
+    for axis in axes[-1]:
+        axis.set_xlabel(x_label, fontsize=8)
+    for axis in axes[:, 0]:
+        axis.set_ylabel(y_label, fontsize=8)
+    figure.colorbar(image, ax=axes, label=colour_label, shrink=0.8)
+    return save_figure(figure, path)
+
+
+def intervals(
+    path: str | os.PathLike[str],
+    panels: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]],
+    *,
+    x_names: Sequence[str],
+    x_label: str,
+    y_label: str,
+) -> Path:
+    """Estimates with their intervals over named places, side by side.
+
+    Args:
+      path: where to write the picture.
+      panels: panel title -> label -> `(estimate, low, high)`, each `[places]`.
+      x_names: names of the places.
+      x_label: of every panel.
+      y_label: of the first panel.
+
+    Returns:
+      The path.
+    """
+    figure = Figure(figsize=(max(4.2, 0.45 * len(x_names)) * len(panels), 3.8))
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    x = np.arange(len(x_names))
+    for axis, (title, labelled) in zip(axes, panels.items(), strict=True):
+        looks = zip(itertools.cycle(_COLOURS), itertools.cycle(_STYLES), strict=False)
+        for (label, (estimate, low, high)), (colour, style) in zip(
+            labelled.items(), looks, strict=False
+        ):
+            axis.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
+            axis.plot(x, estimate, style, color=colour, lw=1.8, marker="o", ms=3, label=label)
+        axis.set(title=title, xlabel=x_label)
+        axis.set_xticks(x, x_names, rotation=45, ha="right", fontsize=8)
+        axis.grid(alpha=0.25)
+    axes[0].set_ylabel(y_label)
+    # Beside the panels, for it belongs to all of them.
+    axes[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.02, 0.5))
+    return save_figure(figure, path)

@@ -69,6 +69,12 @@ def deep_sea_problem(size: int, case: str) -> tabular.Problem:
     rewards = np.zeros((size, size, 2), np.float32)
     rewards[:, :, 1] = -float(params.move_cost)
     rewards[-1, -1, 1] = float(params.corner_reward)
+    return grid_problem(rewards)
+
+
+def grid_problem(rewards: np.ndarray) -> tabular.Problem:
+    """A problem that falls through a grid as DeepSea does, action 1 being right: `[N, N, 2]`."""
+    size = rewards.shape[0]
     column = np.arange(size)
     transitions = np.zeros((size, size, 2, size), np.float32)
     transitions[:, column, 0, np.maximum(column - 1, 0)] = 1

@@ -306,13 +306,44 @@ def test_optimal_q_is_the_best_of_all_action_sequences():
     returns_of = jax.jit(jax.vmap(over_rows, in_axes=(0, None, None, None)))
 
     mapped = deep_sea.bsuite(size, right_action=table)
-    params = stack(deep_sea.treasure(size), deep_sea.bomb(size), mapped)
+    params = stack(deep_sea.treasure(size), deep_sea.bomb(size), mapped, deep_sea.decoy(size))
     cells = jnp.arange(size)
-    returns = returns_of(params, cells, cells, sequences)  # [3, N, N, 16]
+    returns = returns_of(params, cells, cells, sequences)  # [4, N, N, 16]
     by_first_action = [returns[..., sequences[:, 0] == action].max(-1) for action in (0, 1)]
     q = jax.jit(jax.vmap(lambda params: deep_sea.optimal_q(params, size, gamma=gamma)))(params)
-    chex.assert_shape(q, (3, size, size, 2))
+    chex.assert_shape(q, (4, size, size, 2))
     np.testing.assert_allclose(q, jnp.stack(by_first_action, axis=-1), atol=1e-6)
+
+
+def test_the_decoy_pays_more_beside_the_corner():
+    size = 20
+    params = deep_sea.decoy(size)
+    assert (int(params.side_column), float(params.side_reward)) == (9, 1.0)
+    # The expert's path, with or without the N / 4 moves to the left that the large treasure takes.
+    to_corner = jnp.ones(size, jnp.int32)
+    to_side = to_corner.at[jnp.array([10, 12, 14, 15, 18])].set(0)
+    start = deep_sea.State(row=jnp.int32(0), column=jnp.int32(0))
+    cost = 0.01 / size
+    for actions, expected in ((to_corner, 0.5 - 19 * cost), (to_side, 1.0 - 14 * cost)):
+        rewards = play_from(start, params, actions, KEY, size).reward
+        assert jnp.sum(rewards) == pytest.approx(expected, abs=1e-6)
+    # It is cheapest to wait at the left edge: ten steps down, nine to the right.
+    assert deep_sea.optimal_return(params, size) == pytest.approx(1 - 9 * cost, abs=1e-5)
+    with pytest.raises(ValueError, match="size is 2, expected at least 3"):
+        deep_sea.decoy(2)
+
+
+@pytest.mark.parametrize("make_params", [deep_sea.treasure, deep_sea.bomb, deep_sea.decoy])
+def test_the_reward_table_is_what_steps_pay(make_params):
+    size = 5
+    table = np.random.default_rng(1).integers(0, 2, (size, size))
+    params = make_params(size).replace(right_action=jnp.asarray(table, jnp.int32))
+    step = jax.jit(deep_sea.make(size).step)
+    rewards = np.zeros((size, size, 2), np.float32)
+    for row, column, action in np.ndindex(size, size, 2):
+        state = deep_sea.State(row=jnp.int32(row), column=jnp.int32(column))
+        rewards[row, column, action] = step(params, state, jnp.int32(action), KEY)[1].reward
+    np.testing.assert_array_equal(deep_sea.reward_table(params, size), rewards)
 
 
 def test_optimal_q_takes_expectations_over_slips():

@@ -29,7 +29,7 @@ LAYERS = (
         "tabular",
     ),
     ("agents",),
-    ("training", "checkpoint", "metrics", "plots", "video", "demos"),
+    ("training", "checkpoint", "metrics", "plots", "video", "demos", "statistics"),
 )
 LAYER_OF = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}
 # Within a layer, these and no others.

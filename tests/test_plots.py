@@ -65,6 +65,41 @@ def test_grids_of_zeros_can_be_drawn(tmp_path):
     assert plots.grids(tmp_path / "g.png", panels, colour_label="gap").exists()
 
 
+def test_heat_maps_share_one_scale_and_show_the_numbers(tmp_path, drawn):
+    panels = {"bomb": {"a": np.array([[0.0, 0.25]]), "b": np.array([[2.0, 0.5]])}}
+    plots.heat_maps(
+        tmp_path / "h.png",
+        panels,
+        row_names=["good"],
+        column_names=["1", "30"],
+        x_label="x",
+        y_label="y",
+        colour_label="regret",
+        limits=(0.0, 1.0),
+    )
+    first, second = drawn[0].axes[:2]
+    assert first.images[0].get_clim() == second.images[0].get_clim() == (0.0, 1.0)
+    assert [text.get_text() for text in second.texts] == ["2.00", "0.50"]
+    assert [label.get_text() for label in first.get_xticklabels()] == ["1", "30"]
+    assert second.get_title() == "bomb: b"
+
+
+def test_intervals_are_drawn_around_their_estimates(tmp_path, drawn):
+    estimate, low, high = np.array([1.0, 2.0]), np.array([0.5, 1.0]), np.array([2.0, 4.0])
+    plots.intervals(
+        tmp_path / "i.png",
+        {"bomb": {"a": (estimate, low, high)}},
+        x_names=["p", "q"],
+        x_label="x",
+        y_label="y",
+    )
+    (axis,) = drawn[0].axes
+    assert axis.lines[0].get_ydata().tolist() == [1.0, 2.0]
+    band = axis.collections[0].get_paths()[0].vertices
+    assert {tuple(corner) for corner in band} >= {(0, 0.5), (1, 1.0), (0, 2.0), (1, 4.0)}
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["p", "q"]
+
+
 def test_a_failed_picture_leaves_the_old_one(tmp_path, monkeypatch):
     path = tmp_path / "p.png"
     path.write_bytes(b"old")

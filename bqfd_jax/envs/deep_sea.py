@@ -1,10 +1,11 @@
 """DeepSea: an N x N grid that the agent falls through, one row a step, moving left or right.
 
 Right moves cost a little and only the path that never goes left reaches the bottom-right corner,
-so that the one large reward is found by luck with probability 2^-N.  Two variants:
+so that the one large reward is found by luck with probability 2^-N.  Three variants:
 
   * the paper's (`treasure`, `bomb`): the corner pays +1 or -1 INSTEAD of the move's cost and
     action 1 is right everywhere;
+  * ours (`decoy`): as the paper's, but the corner pays half, and a cell aside of its path all;
   * bsuite's (`bsuite`): the corner pays +1 ON TOP of the move's cost, the meaning of the actions
     may differ from cell to cell, and optionally right moves slip and corners pay noisily.
 
@@ -35,6 +36,8 @@ class Params:
     right_action: Array  # [N, N] int32, which action (0 or 1) means right in that cell
     slip_probability: Array  # [] float32, a right move goes straight down instead
     corner_noise: Array  # [] float32, standard deviation, paid in both bottom corners
+    side_column: Array  # [] int32, of a second treasure in the last row; -1: there is none
+    side_reward: Array  # [] float32, for moving right there, instead of the move's cost
 
 
 @chex.dataclass(frozen=True)
@@ -72,6 +75,28 @@ def bomb(size: int) -> Params:
     return _paper(size, corner_reward=-1.0)
 
 
+def decoy(size: int) -> Params:
+    """A small treasure in the corner, a large one aside: who heads for the corner does half well.
+
+    The corner pays 0.5.  Moving right in the middle of the last row pays 1: who is on the way to
+    the corner gets there by N / 4 moves to the left.
+
+    Args:
+      size: number N of rows and columns, at least 3.
+
+    Returns:
+      Parameters for `make(size)`.
+    """
+    if size < 3:
+        raise ValueError(
+            f"size is {size}, expected at least 3: there must be room beside the corner."
+        )
+    # From the diagonal, row + column stays even: an odd distance could not be reached from there.
+    return _paper(size, corner_reward=0.5).replace(
+        side_column=jnp.int32(size - 1 - 2 * max(size // 4, 1)), side_reward=jnp.float32(1.0)
+    )
+
+
 def bsuite(
     size: int,
     *,
@@ -104,6 +129,8 @@ def bsuite(
         right_action=jnp.asarray(right_action, jnp.int32),
         slip_probability=jnp.float32(1 / size if stochastic else 0.0),
         corner_noise=jnp.float32(1.0 if stochastic else 0.0),
+        side_column=jnp.int32(-1),
+        side_reward=jnp.float32(0.0),
     )
 
 
@@ -138,7 +165,7 @@ def make(size: int) -> Environment:
 
         at_bottom_corner = (row == size - 1) & ((column == 0) | (column == size - 1))
         noise = params.corner_noise * jax.random.normal(noise_key)
-        reward = jnp.where(goes_right, _right_reward(params, column, size), 0.0)
+        reward = jnp.where(goes_right, _right_reward(params, row, column, size), 0.0)
         reward = reward + jnp.where(at_bottom_corner, noise, 0.0)
 
         slips = jax.random.uniform(slip_key) < params.slip_probability
@@ -286,12 +313,12 @@ def optimal_q(params: Params, size: int, *, gamma: float) -> Array:
     column = jnp.arange(size)
     to_left = jnp.maximum(column - 1, 0)
     to_right = jnp.minimum(column + 1, size - 1)
-    right_reward = _right_reward(params, column, size)
 
-    def backup(value_below: Array, right_action: Array) -> tuple[Array, Array]:
+    def backup(value_below: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+        row, right_action = inputs
         slip = params.slip_probability
         left = gamma * value_below[to_left]
-        right = right_reward + gamma * (
+        right = _right_reward(params, row, column, size) + gamma * (
             (1.0 - slip) * value_below[to_right] + slip * value_below[column]
         )
         means_right = right_action[:, None] == jnp.arange(2)[None, :]
@@ -299,13 +326,24 @@ def optimal_q(params: Params, size: int, *, gamma: float) -> Array:
         return jnp.max(q, axis=1), q
 
     below_the_grid = jnp.zeros((size,), jnp.float32)
-    _, q = jax.lax.scan(backup, below_the_grid, params.right_action, reverse=True)
+    inputs = (jnp.arange(size), params.right_action)
+    _, q = jax.lax.scan(backup, below_the_grid, inputs, reverse=True)
     return q
 
 
 def optimal_return(params: Params, size: int) -> Array:
     """The best undiscounted return from the start, `[]` float32; see `optimal_q`."""
     return jnp.max(optimal_q(params, size, gamma=1.0)[0, 0])
+
+
+def reward_table(params: Params, size: int) -> Array:
+    """Reward of every cell's actions, without noise, `[N, N, 2]` float32 indexed as `optimal_q`."""
+    _check_size(size)
+    _check_table(params.right_action, size)
+    row, column = jnp.indices((size, size))
+    right = _right_reward(params, row, column, size)
+    means_right = params.right_action[..., None] == jnp.arange(2)[None, None]
+    return jnp.where(means_right, right[..., None], 0.0)
 
 
 def _paper(size: int, *, corner_reward: float) -> Params:
@@ -318,10 +356,12 @@ def _observe(state: State) -> Array:
     return jnp.stack([state.row, state.column])
 
 
-def _right_reward(params: Params, column: Array, size: int) -> Array:
-    """Reward of a right move from `column`, without noise; shaped like `column`."""
+def _right_reward(params: Params, row: Array, column: Array, size: int) -> Array:
+    """Reward of a right move from `row` and `column`, without noise; shaped like `column`."""
     corner_cost = jnp.where(params.corner_pays_move_cost, params.move_cost, 0.0)
-    return jnp.where(column == size - 1, params.corner_reward - corner_cost, -params.move_cost)
+    reward = jnp.where(column == size - 1, params.corner_reward - corner_cost, -params.move_cost)
+    is_side = (row == size - 1) & (column == params.side_column)
+    return jnp.where(is_side, params.side_reward, reward)
 
 
 def _check_size(size: int) -> None:

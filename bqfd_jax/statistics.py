@@ -1,0 +1,115 @@
+"""Comparing agents by few seeds: interquartile means, bootstrap intervals, who is best where.
+
+Agarwal et al.: "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (2021), whose
+library rliable defines the first two.  A task is whatever was repeated with several seeds.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Interval(NamedTuple):
+    """An estimate and how sure it is."""
+
+    value: float
+    low: float
+    high: float
+
+
+def interquartile_mean(scores: np.ndarray) -> np.ndarray:
+    """The mean of the middle half of all runs of all tasks.
+
+    Of n values, the `floor(n / 4)` smallest and as many largest are left out, as
+    `scipy.stats.trim_mean(scores, 0.25)` does.
+
+    Args:
+      scores: `[..., tasks, seeds]`.
+
+    Returns:
+      The means, `[...]`.
+    """
+    scores = _check(scores)
+    flat = np.sort(scores.reshape(*scores.shape[:-2], -1), axis=-1)
+    cut = flat.shape[-1] // 4
+    return flat[..., cut : flat.shape[-1] - cut].mean(-1)
+
+
+def bootstrap_interval(
+    scores: np.ndarray,
+    random: np.random.Generator,
+    *,
+    samples: int = 2000,
+    level: float = 0.95,
+    copies: int = 1,
+) -> Interval:
+    """The interquartile mean and its stratified bootstrap interval, by percentiles.
+
+    Seeds are drawn again with replacement within each task, so that every task keeps its weight.
+
+    Args:
+      scores: `[tasks, seeds]`.
+      random: where chance comes from; it is advanced.
+      samples: how often all is drawn again.
+      level: share of the samples that lies within the interval.
+      copies: how many tasks each row stands for, if the very same runs count for several: they
+        have that weight, but are drawn together.
+
+    Returns:
+      The estimate from `scores` themselves, and the interval.
+    """
+    scores = _check(scores)
+    if scores.ndim != 2:
+        raise ValueError(f"scores have shape {scores.shape}, but must be [tasks, seeds]")
+    if samples < 1:
+        raise ValueError(f"samples is {samples}, but must be at least 1")
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}, but must lie between 0 and 1")
+    if copies < 1:
+        raise ValueError(f"copies is {copies}, but must be at least 1")
+    seed = random.integers(scores.shape[1], size=(samples, *scores.shape))
+    drawn = np.take_along_axis(scores[None], seed, axis=2)
+    means = interquartile_mean(np.repeat(drawn, copies, axis=2))
+    tail = (1 - level) / 2
+    low, high = np.quantile(means, (tail, 1 - tail))
+    value = interquartile_mean(np.repeat(scores, copies, axis=1))
+    return Interval(float(value), float(low), float(high))
+
+
+def is_best(losses: np.ndarray, *, tolerance: float = 0.0) -> np.ndarray:
+    """Who is best where: all whose loss exceeds the least by no more than `tolerance`.
+
+    Args:
+      losses: `[agents, tasks]`, less is better.
+      tolerance: differences up to this are none.
+
+    Returns:
+      `[agents, tasks]` bool, at least one per task.
+    """
+    losses = _check(losses)
+    return losses <= losses.min(axis=0, keepdims=True) + tolerance
+
+
+def share_best(losses: np.ndarray, *, tolerance: float = 0.0) -> np.ndarray:
+    """In what share of the tasks each agent is best; where several are, they share the task.
+
+    Args:
+      losses: `[agents, tasks]`, less is better.
+      tolerance: as for `is_best`.
+
+    Returns:
+      `[agents]`, adding up to 1.
+    """
+    best = is_best(losses, tolerance=tolerance)
+    return (best / best.sum(axis=0, keepdims=True)).mean(axis=1)
+
+
+def _check(scores: np.ndarray) -> np.ndarray:
+    scores = np.asarray(scores, float)
+    if scores.ndim < 2 or 0 in scores.shape:
+        raise ValueError(
+            f"scores have shape {scores.shape}, but must have two axes at least, none of it 0"
+        )
+    if not np.isfinite(scores).all():
+        raise ValueError("scores must be finite; leave out the runs that failed, and say so")
+    return scores
