@@ -17,6 +17,7 @@ from tqdm import tqdm
 from bqfd_jax.metrics import read_jsonl
 from experiments import deep_sea
 from experiments import deep_sea_report as report
+from experiments.run_folder import run_main
 
 ROOT = Path(__file__).parent.parent
 TINY = ["--size", "4", "--seeds", "2", "--torso", "8", "8", "--hidden", "8"]
@@ -38,6 +39,20 @@ def run(*options) -> tuple[int, str]:
     process = start(*options)
     out, err = process.communicate(timeout=300)
     return process.returncode, out + err
+
+
+@pytest.fixture
+def run_here(capsys, monkeypatch):
+    """`run` within this process: for what ends before a process would have started."""
+
+    def run_here(*options) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["deep_sea", *map(str, options)])
+        with pytest.raises(SystemExit) as exit_:
+            run_main(deep_sea.main)
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.err + captured.out
+
+    return run_here
 
 
 @pytest.fixture(scope="module")
@@ -155,13 +170,13 @@ def test_agents_do_what_they_are_known_for(three_agents):
     assert np.max(results["bomb"]["dqn"]["returns"]) <= 0.0
 
 
-def test_resuming_a_finished_run_changes_nothing(three_agents):
-    metrics = (three_agents / "metrics.jsonl").read_bytes()
-    summary = summary_of(three_agents)
-    code, text = run(*THREE, "--out", three_agents, "--resume")
+def test_resuming_a_finished_run_changes_nothing(whole):
+    metrics = (whole / "metrics.jsonl").read_bytes()
+    summary = summary_of(whole)
+    code, text = run(*ONE, "--episodes", "12", "--out", whole, "--resume")
     assert code == 0, text
-    assert (three_agents / "metrics.jsonl").read_bytes() == metrics
-    assert summary_of(three_agents)["results"] == summary["results"]
+    assert (whole / "metrics.jsonl").read_bytes() == metrics
+    assert summary_of(whole)["results"] == summary["results"]
 
 
 @pytest.mark.slow
@@ -175,13 +190,13 @@ def test_an_earlier_agent_that_must_go_back_keeps_the_rows_in_order(three_agents
     assert (out / "metrics.jsonl").read_bytes() == (three_agents / "metrics.jsonl").read_bytes()
 
 
-def test_without_its_metrics_a_run_is_not_resumed(whole, tmp_path):
+def test_without_its_metrics_a_run_is_not_resumed(whole, tmp_path, run_here):
     out = tmp_path / "lost"
     subprocess.run(["cp", "-r", whole, out], check=True)
     newest = max((out / "checkpoints" / "bqfd").glob("0*"))
     subprocess.run(["rm", "-r", newest], check=True)
     (out / "metrics.jsonl").unlink()
-    code, text = run(*ONE, "--episodes", "12", "--out", out, "--resume")
+    code, text = run_here(*ONE, "--episodes", "12", "--out", out, "--resume")
     assert code == 1
     assert "metrics.jsonl" in text
     assert "Traceback" not in text
@@ -250,24 +265,24 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(whole, tmp_path):
     assert (out / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
-def test_a_folder_in_use_is_left_alone(whole):
+def test_a_folder_in_use_is_left_alone(whole, run_here):
     before = sorted((path, path.stat().st_mtime_ns) for path in whole.rglob("*"))
-    code, text = run(*ONE, "--episodes", "12", "--out", whole)
+    code, text = run_here(*ONE, "--episodes", "12", "--out", whole)
     assert code == 2
     assert "--resume" in text
     assert sorted((path, path.stat().st_mtime_ns) for path in whole.rglob("*")) == before
 
 
-def test_resuming_with_other_options_shows_the_difference(whole):
-    code, text = run(*ONE, "--episodes", "13", "--bqfd.eta", "1", "--out", whole, "--resume")
+def test_resuming_with_other_options_shows_the_difference(whole, run_here):
+    code, text = run_here(*ONE, "--episodes", "13", "--bqfd.eta", "1", "--out", whole, "--resume")
     assert code == 2
     assert "episodes: was 12, now 13" in text
     assert "bqfd.eta: was 3.0, now 1.0" in text
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step(tmp_path):
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step(tmp_path, run_here):
     options = [*TINY, "--agents", "dqn", "--dqn.learning-rate", "1e38", "--episodes", "6"]
-    code, text = run(*options, "--out", tmp_path / "nan", "--checkpoint-period", "1")
+    code, text = run_here(*options, "--out", tmp_path / "nan", "--checkpoint-period", "1")
     assert code == 1
     assert re.search(
         r"loss of dqn became (nan|inf) at agent step \d+ \((treasure|bomb), seed", text
@@ -293,16 +308,11 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step(tmp_path):
         (["--out", "pyproject.toml"], "is a file"),
     ],
 )
-def test_bad_input_is_named(options, named, capsys, monkeypatch):
-    from experiments.run_folder import run_main
-
+def test_bad_input_is_named(options, named, run_here, monkeypatch):
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", ["deep_sea", *options])
-    with pytest.raises(SystemExit) as exit_:
-        run_main(deep_sea.main)
-    assert exit_.value.code == 2
-    captured = capsys.readouterr()
-    assert named in re.sub(r"\s+", " ", captured.err + captured.out)
+    code, text = run_here(*options)
+    assert code == 2
+    assert named in re.sub(r"\s+", " ", text)
 
 
 @pytest.mark.slow
