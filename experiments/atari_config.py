@@ -45,7 +45,7 @@ class Config:
     """Length of the training, in agent steps."""
     envs: int = 8
     """Games played side by side."""
-    update_period: float = 8
+    update_period: float = 2
     """Agent steps, over all games, per update; less than 1 for several updates per step."""
     learning_starts: int = 1_000
     """Agent steps before the first update (pre-training apart)."""
@@ -81,7 +81,7 @@ class Config:
     torso: Literal["nature", "patch"] = "patch"
     """What sees the frames: `nature`, the paper's three convolutions, or `patch`, two layers for
     about a quarter of the work."""
-    hidden: int = 128
+    hidden: int = 256
     """Width of the network's value and advantage streams."""
     video: bool = True
     """Film one evaluation episode in the end."""
@@ -172,6 +172,9 @@ def preset(name: str, game: str) -> Config:
 
 def _laptop(game: str) -> Config:
     common = _ATARI | {
+        # Where single actions change little, as in Freeway, gradients are no larger than the usual
+        # 1.5e-4, which then all but stops learning.
+        "adam_epsilon": 1e-6,
         "learning_rate": 2e-4,
         # One lookahead instead of two: a third less to compute.
         "one_step_weight": 0.0,
@@ -180,8 +183,8 @@ def _laptop(game: str) -> Config:
         "target_period": 1,
         "target_step_size": 0.005,
         "pretrain_updates": 1_000,
-        "epsilon_steps": (0, 50_000),
-        "epsilon_values": (0.2, 0.01),
+        "epsilon_steps": (0, 100_000),
+        "epsilon_values": (0.1, 0.02),
     }
     explores = common | {
         "exploration": "ez",
@@ -193,11 +196,11 @@ def _laptop(game: str) -> Config:
         preset="laptop",
         bqfd=BqfdConfig(
             **common,
-            variance=0.5,
+            variance=0.2,
             weight_from_target=False,
             correct_all_actions=True,
-            demo_priority_steps=(50_000, 100_000),
-            demo_priority_factors=(2.0, 1.0),
+            demo_priority_steps=(0, 40_000),
+            demo_priority_factors=(1.0, 0.25),
         ),
         dqfd=DqfdConfig(**common),
         dqn=PddDqnConfig(**explores),

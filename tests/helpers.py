@@ -30,7 +30,6 @@ _SHARED = {
     "n_step_weight": 0.0,
     "n_step": 3,
     "huber_delta": 0.0,
-    "random_shift": 0,
     "priority_exponent": 0.6,
     "importance_exponent": 0.4,
     "priority_epsilon": 1e-3,

@@ -918,7 +918,6 @@ BAD_VALUES = [
     (PddDqnConfig, "n_step_weight", (-1.0,)),
     (PddDqnConfig, "n_step", (0,)),
     (PddDqnConfig, "huber_delta", (-1.0,)),
-    (PddDqnConfig, "random_shift", (-1,)),
     (PddDqnConfig, "priority_exponent", (-0.1, 1.1)),
     (PddDqnConfig, "importance_exponent", (-0.1, 1.1)),
     (PddDqnConfig, "priority_epsilon", (0.0, -1.0)),

@@ -17,17 +17,7 @@ EXPERIMENTS = ROOT / "experiments"
 # A part may import parts of earlier layers, never of later ones.
 LAYERS = (
     ("types",),
-    (
-        "posterior",
-        "losses",
-        "exploration",
-        "networks",
-        "augmentation",
-        "replay",
-        "envs",
-        "gekf",
-        "tabular",
-    ),
+    ("posterior", "losses", "exploration", "networks", "replay", "envs", "gekf", "tabular"),
     ("agents",),
     ("training", "checkpoint", "metrics", "plots", "video", "demos", "statistics"),
 )

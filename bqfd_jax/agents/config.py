@@ -48,9 +48,6 @@ class AgentConfig:
     """ez-greedy: lengths n of random actions follow n ** -exponent."""
     ez_max_repeat: int = 100
     """ez-greedy: longest random action, in agent steps."""
-    random_shift: int = 0
-    """Pixels by which images are moved at random, at most, each time they are learnt from; 0 leaves
-    them as they are."""
     pretrain_updates: int = 0
     """Updates on demonstrations alone before the first agent step."""
 
@@ -83,7 +80,6 @@ class AgentConfig:
             "one_step_weight",
             "n_step_weight",
             "huber_delta",
-            "random_shift",
             "pretrain_updates",
         ):
             self._require(name, getattr(self, name) >= 0, "at least 0")

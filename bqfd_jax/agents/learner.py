@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bqfd_jax import augmentation
 from bqfd_jax.agents.acting import ActorState, init_actor
 from bqfd_jax.agents.config import AgentConfig
 from bqfd_jax.replay import Replay, ReplayState
@@ -82,15 +81,9 @@ def make_update(
     """
 
     def draw(replay_state: ReplayState, key: Array) -> Batch:
-        if config.random_shift:
-            key, shift_key = jax.random.split(key)
         if pretraining:
-            batch = replay.sample_demonstrations(replay_state, key, config.batch_size)
-        else:
-            batch = replay.sample(replay_state, key, config.batch_size, config.importance_exponent)
-        if config.random_shift:
-            batch = augmentation.shift_batch(shift_key, batch, pixels=config.random_shift)
-        return batch
+            return replay.sample_demonstrations(replay_state, key, config.batch_size)
+        return replay.sample(replay_state, key, config.batch_size, config.importance_exponent)
 
     def update(
         learner: LearnerState, replay_state: ReplayState, key: Array, step: Array
