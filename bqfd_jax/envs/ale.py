@@ -43,7 +43,10 @@ class Ale:
         self._ale.loadROM(rom)
         self._actions = self._ale.getMinimalActionSet()
         self.action_meaning = tuple(int(action.value) for action in self._actions)
-        self.reset()
+        self._ale.reset_game()
+        self._ale.act(ale_py.Action(FIRE if FIRE in self.action_meaning else 0))
+        # Later resets of the same emulator may begin differently: this one is kept.
+        self._first = self.save_state()
 
     @property
     def num_actions(self) -> int:
@@ -51,10 +54,8 @@ class Ale:
         return len(self._actions)
 
     def reset(self) -> int:
-        """Begins the game; returns the lives there are."""
-        self._ale.reset_game()
-        fire = FIRE if FIRE in self.action_meaning else 0
-        self._ale.act(self._action(fire))
+        """Begins the game, always the same way; returns the lives there are."""
+        self.load_state(self._first)
         return self.lives
 
     def step(self, action: int) -> AleStep:
@@ -87,15 +88,20 @@ class Ale:
         """Goes back (or on) to a state that `save_state` returned."""
         self._ale.restoreState(state)
 
-    def _action(self, number: int) -> Any:
-        return _ale_py().Action(number)
+
+def version() -> str:
+    """Version of the installed ale-py; raises `ImportError` if there is none."""
+    return _ale_py().__version__
 
 
 def rom_name(game: str) -> str:
     """`ms_pacman` of `MsPacman`."""
+    if game in _IRREGULAR:
+        return _IRREGULAR[game]
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in game).lstrip("_")
 
 
+_IRREGULAR = {"TicTacToe3d": "tic_tac_toe_3d"}
 _MISSING = "This needs ale-py, which is not installed: pip install 'bqfd-jax[demos]'"
 
 

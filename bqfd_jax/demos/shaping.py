@@ -1,0 +1,115 @@
+"""What the planner is told about single games; a game without an entry is planned by score alone.
+
+Addresses are of the console's 128 bytes of memory.  Shaping is smaller than what the game pays for
+the same, so that it only decides between candidates of equal score.
+"""
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+
+class Scene(Protocol):
+    """What can be seen of a game; see `envs.ale.Ale`."""
+
+    def ram(self) -> np.ndarray: ...
+    def screen(self) -> np.ndarray: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Shaping:
+    """What counts in a game beside score and lives, and the pace that suits it."""
+
+    # Points for where the game stands; asked once per generation.
+    potential: Callable[[Scene], float] = lambda scene: 0.0
+    # Points for what happened between two steps' memories; they are kept.
+    gain: Callable[[np.ndarray, np.ndarray], float] = lambda before, after: 0.0
+    generation_steps: int = 8
+    change_probability: float = 0.2
+    rollback_generations: int = 12
+
+
+def of(game: str) -> Shaping:
+    """A game's entry, or one that adds nothing."""
+    return _TABLE.get(game, Shaping())
+
+
+def _breakout(scene: Scene) -> float:
+    """The paddle under the ball, and a ball in play."""
+    ram = scene.ram().astype(int)
+    ball_x, ball_y, paddle_x = ram[99], ram[101], ram[72]
+    if ball_y == 0:
+        return -1.0
+    return -abs(paddle_x + 8 - ball_x) / 200  # the paddle is 16 wide
+
+
+def _freeway(scene: Scene) -> float:
+    """How far across the road the chicken is."""
+    return float(scene.ram()[14]) / 200
+
+
+_DIVERS, _OXYGEN, _DEPTH = 62, 102, 97
+_FULL, _SCARCE, _SURFACE = 6, 20, 13
+
+
+def _seaquest(scene: Scene) -> float:
+    """Up, when all divers are aboard or the air runs out."""
+    ram = scene.ram().astype(int)
+    short = max(0, _SCARCE - ram[_OXYGEN])
+    if not short and ram[_DIVERS] < _FULL:
+        return 0.0
+    return -float(ram[_DEPTH] - _SURFACE + short)
+
+
+def _seaquest_gain(before: np.ndarray, after: np.ndarray) -> float:
+    """Divers that came aboard; kept, or nobody would deliver them."""
+    return 50.0 * max(0, int(after[_DIVERS]) - int(before[_DIVERS]))
+
+
+_PIXELS = 4  # the maze is made of squares of that size, in rows three squares high
+_TOP, _ROWS = 2, 14
+
+
+def _ms_pacman(scene: Scene) -> float:
+    """The way to the nearest dot, less than what a dot pays."""
+    ram, screen = scene.ram().astype(int), scene.screen()
+    x, y = (ram[10] - 8) // _PIXELS, (ram[16] + 4) // _PIXELS
+    colour = screen[1, 0]
+    rows = _TOP + 3 * _PIXELS * np.arange(_ROWS)
+    columns = np.arange(1, screen.shape[1], _PIXELS)
+    # Dots have the colour of walls, but do not reach the upper edge of their row.
+    wall = np.all(screen[rows[:, None], columns] == colour, axis=-1)
+    dot = np.all(screen[rows[:, None] + 5, columns] == colour, axis=-1) & ~wall
+    wall, dot = np.repeat(wall, 3, axis=0), np.repeat(dot, 3, axis=0)
+    return -0.1 * _way(wall, dot, (int(y), int(x)))
+
+
+def _way(wall: np.ndarray, goal: np.ndarray, start: tuple[int, int]) -> int:
+    """Squares from the start to the nearest goal, 0 if there is none; sides are joined."""
+    H, W = wall.shape
+    start = (min(max(start[0], 0), H - 1), start[1] % W)
+    seen = wall.copy()
+    seen[start] = True
+    queue = deque([(*start, 0)])
+    while queue:
+        y, x, distance = queue.popleft()
+        if goal[y, x]:
+            return distance
+        for next_y, next_x in ((y - 1, x), (y + 1, x), (y, (x - 1) % W), (y, (x + 1) % W)):
+            if 0 <= next_y < H and not seen[next_y, next_x]:
+                seen[next_y, next_x] = True
+                queue.append((next_y, next_x, distance + 1))
+    return 0
+
+
+_TABLE = {
+    "Breakout": Shaping(
+        potential=_breakout, generation_steps=3, change_probability=0.6, rollback_generations=20
+    ),
+    "Freeway": Shaping(potential=_freeway),
+    "MsPacman": Shaping(potential=_ms_pacman),
+    "Seaquest": Shaping(potential=_seaquest, gain=_seaquest_gain),
+}
