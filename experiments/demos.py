@@ -10,16 +10,23 @@ from typing import Annotated
 
 import tyro
 
+from experiments import demos_plan
 from experiments.run_folder import run_main
 
 
 def main() -> None:
     """Runs the command that the command line names."""
     tyro.extras.subcommand_cli_from_dict(
-        {},
+        {
+            "plan": _plan_command,
+        },
         description=__doc__,
         prog="python -m experiments.demos",
     )
+
+
+def _plan_command(config: Annotated[demos_plan.PlanConfig, tyro.conf.arg(name="")]) -> None:
+    demos_plan.plan(config)
 
 
 if __name__ == "__main__":

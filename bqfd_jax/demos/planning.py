@@ -12,7 +12,7 @@ The planner sees the future, which no player does: what it makes is not human pl
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,19 +28,6 @@ _SEED_LIMIT = 2**63
 _REWARDS_PER_LIFE = 30
 # No new game for less than this share of the steps: a few opening moves teach nothing.
 _LEAST_GAME = 0.1
-
-
-class Emulator(Protocol):
-    """A game whose states can be kept; see `envs.ale.Ale`."""
-
-    num_actions: int
-
-    def reset(self) -> int: ...
-    def step(self, action: int) -> ale.AleStep: ...
-    def ram(self) -> np.ndarray: ...
-    def screen(self) -> np.ndarray: ...
-    def save_state(self) -> Any: ...
-    def load_state(self, state: Any) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,13 +88,25 @@ def settings(game: str, *, skill: float = DEFAULT_SKILL) -> Settings:
         raise ValueError(f"skill is {skill}, but must lie in 0 .. 1")
     table = shaping.of(game)
     return Settings(
-        population=2 + round(60 * skill),
+        population=2 + round(92 * skill),
         compare_probability=min(1.0, 0.1 + 1.8 * skill),
         retries=round(4 * skill),
         generation_steps=table.generation_steps,
         change_probability=table.change_probability,
         rollback_generations=table.rollback_generations,
     )
+
+
+def check(game: str, *, skill: float, steps: int, seed: int, episodes: int | None) -> None:
+    """Raises `ValueError` if `plan` could not be called so, `ImportError` without ale-py."""
+    ale.check_game(game)
+    settings(game, skill=skill)
+    if not 1 <= steps <= atari.MAX_EPISODE_STEPS:
+        raise ValueError(f"steps is {steps}, but must lie in 1 .. {atari.MAX_EPISODE_STEPS}")
+    if not 0 <= seed < _SEED_LIMIT:
+        raise ValueError(f"seed is {seed}, but must lie in 0 .. 2^63 - 1")
+    if episodes is not None and episodes < 1:
+        raise ValueError(f"episodes is {episodes}, but must be at least 1")
 
 
 def plan(
@@ -133,12 +132,7 @@ def plan(
     Returns:
       The demonstration, not yet replayed: without a hash of its frames.
     """
-    if not 1 <= steps <= atari.MAX_EPISODE_STEPS:
-        raise ValueError(f"steps is {steps}, but must lie in 1 .. {atari.MAX_EPISODE_STEPS}")
-    if not 0 <= seed < _SEED_LIMIT:
-        raise ValueError(f"seed is {seed}, but must lie in 0 .. 2^63 - 1")
-    if episodes is not None and episodes < 1:
-        raise ValueError(f"episodes is {episodes}, but must be at least 1")
+    check(game, skill=skill, steps=steps, seed=seed, episodes=episodes)
     how = settings(game, skill=skill)
     emulator = ale.Ale(game)
     games: list[Game] = []
@@ -188,7 +182,7 @@ def plan(
 
 
 def plan_game(
-    emulator: Emulator,
+    emulator: ale.Ale,
     how: Settings,
     *,
     shape: Shaping,
@@ -277,14 +271,14 @@ class Judge:
 
 def advance(
     population: list[Candidate],
-    emulator: Emulator,
+    emulator: ale.Ale,
     how: Settings,
     shape: Shaping,
     judge: Judge,
     count: int,
     rng: np.random.Generator,
 ) -> tuple[list[Candidate], int]:
-    """Plays every candidate on for `count` steps; returns them and the steps that were simulated."""
+    """Plays every candidate on for `count` steps; returns them and the steps that it took."""
     K = len(population)
     changes = rng.random((K, count)) < how.change_probability
     fresh = rng.integers(emulator.num_actions, size=(K, count))
@@ -321,7 +315,7 @@ def _play(
     candidate: Candidate,
     changes: np.ndarray,  # [L] bool
     fresh: np.ndarray,  # [L] actions
-    emulator: Emulator,
+    emulator: ale.Ale,
     shape: Shaping,
     judge: Judge,
 ) -> Candidate:

@@ -7,16 +7,10 @@ the same, so that it only decides between candidates of equal score.
 import dataclasses
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
-
-class Scene(Protocol):
-    """What can be seen of a game; see `envs.ale.Ale`."""
-
-    def ram(self) -> np.ndarray: ...
-    def screen(self) -> np.ndarray: ...
+from bqfd_jax.envs.ale import Ale
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +18,7 @@ class Shaping:
     """What counts in a game beside score and lives, and the pace that suits it."""
 
     # Points for where the game stands; asked once per generation.
-    potential: Callable[[Scene], float] = lambda scene: 0.0
+    potential: Callable[[Ale], float] = lambda emulator: 0.0
     # Points for what happened between two steps' memories; they are kept.
     gain: Callable[[np.ndarray, np.ndarray], float] = lambda before, after: 0.0
     generation_steps: int = 8
@@ -37,27 +31,33 @@ def of(game: str) -> Shaping:
     return _TABLE.get(game, Shaping())
 
 
-def _breakout(scene: Scene) -> float:
+def games() -> tuple[str, ...]:
+    """Games that have an entry."""
+    return tuple(_TABLE)
+
+
+def _breakout(emulator: Ale) -> float:
     """The paddle under the ball, and a ball in play."""
-    ram = scene.ram().astype(int)
+    ram = emulator.ram().astype(int)
     ball_x, ball_y, paddle_x = ram[99], ram[101], ram[72]
     if ball_y == 0:
         return -1.0
     return -abs(paddle_x + 8 - ball_x) / 200  # the paddle is 16 wide
 
 
-def _freeway(scene: Scene) -> float:
+def _freeway(emulator: Ale) -> float:
     """How far across the road the chicken is."""
-    return float(scene.ram()[14]) / 200
+    return float(emulator.ram()[14]) / 200
 
 
 _DIVERS, _OXYGEN, _DEPTH = 62, 102, 97
+_DIVER_WORTH = 300.0
 _FULL, _SCARCE, _SURFACE = 6, 20, 13
 
 
-def _seaquest(scene: Scene) -> float:
+def _seaquest(emulator: Ale) -> float:
     """Up, when all divers are aboard or the air runs out."""
-    ram = scene.ram().astype(int)
+    ram = emulator.ram().astype(int)
     short = max(0, _SCARCE - ram[_OXYGEN])
     if not short and ram[_DIVERS] < _FULL:
         return 0.0
@@ -65,17 +65,20 @@ def _seaquest(scene: Scene) -> float:
 
 
 def _seaquest_gain(before: np.ndarray, after: np.ndarray) -> float:
-    """Divers that came aboard; kept, or nobody would deliver them."""
-    return 50.0 * max(0, int(after[_DIVERS]) - int(before[_DIVERS]))
+    """Divers that came aboard; kept when they are delivered, or nobody would deliver them."""
+    change = int(after[_DIVERS]) - int(before[_DIVERS])
+    # Divers are delivered once the air is counted down; one that is lost otherwise paid for air.
+    delivered = change < 0 and after[_OXYGEN] == 0
+    return 0.0 if delivered else _DIVER_WORTH * change
 
 
 _PIXELS = 4  # the maze is made of squares of that size, in rows three squares high
 _TOP, _ROWS = 2, 14
 
 
-def _ms_pacman(scene: Scene) -> float:
+def _ms_pacman(emulator: Ale) -> float:
     """The way to the nearest dot, less than what a dot pays."""
-    ram, screen = scene.ram().astype(int), scene.screen()
+    ram, screen = emulator.ram().astype(int), emulator.screen()
     x, y = (ram[10] - 8) // _PIXELS, (ram[16] + 4) // _PIXELS
     colour = screen[1, 0]
     rows = _TOP + 3 * _PIXELS * np.arange(_ROWS)
@@ -84,10 +87,10 @@ def _ms_pacman(scene: Scene) -> float:
     wall = np.all(screen[rows[:, None], columns] == colour, axis=-1)
     dot = np.all(screen[rows[:, None] + 5, columns] == colour, axis=-1) & ~wall
     wall, dot = np.repeat(wall, 3, axis=0), np.repeat(dot, 3, axis=0)
-    return -0.1 * _way(wall, dot, (int(y), int(x)))
+    return -0.1 * way(wall, dot, (int(y), int(x)))
 
 
-def _way(wall: np.ndarray, goal: np.ndarray, start: tuple[int, int]) -> int:
+def way(wall: np.ndarray, goal: np.ndarray, start: tuple[int, int]) -> int:
     """Squares from the start to the nearest goal, 0 if there is none; sides are joined."""
     H, W = wall.shape
     start = (min(max(start[0], 0), H - 1), start[1] % W)

@@ -29,12 +29,10 @@ class Ale:
         """Starts an emulator.
 
         Args:
-          game: a name as in `envs.atari.games()`.
+          game: one of `games()`.
         """
         ale_py = _ale_py()
         rom = ale_py.roms.get_rom_path(rom_name(game))
-        if rom is None:
-            raise ValueError(f"ale-py has no game {game!r}")
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self.game = game
         self._ale = ale_py.ALEInterface()
@@ -94,14 +92,27 @@ def version() -> str:
     return _ale_py().__version__
 
 
+def games() -> tuple[str, ...]:
+    """Names of all games that the installed ale-py has, in order; spelt as in `envs.atari`."""
+    return tuple(sorted(_rom_names()))
+
+
+def check_game(game: str) -> None:
+    """Raises `ValueError` if there is no such game; the message names those it may mean."""
+    if game not in _rom_names():
+        raise ValueError(atari.no_such_game(game, games()))
+
+
 def rom_name(game: str) -> str:
     """`ms_pacman` of `MsPacman`."""
-    if game in _IRREGULAR:
-        return _IRREGULAR[game]
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in game).lstrip("_")
+    check_game(game)
+    return _rom_names()[game]
 
 
-_IRREGULAR = {"TicTacToe3d": "tic_tac_toe_3d"}
+def _rom_names() -> dict[str, str]:
+    return {atari.game_name(rom): rom for rom in _ale_py().roms.get_all_rom_ids()}
+
+
 _MISSING = "This needs ale-py, which is not installed: pip install 'bqfd-jax[demos]'"
 
 
