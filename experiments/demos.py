@@ -29,5 +29,8 @@ def _plan_command(config: Annotated[demos_plan.PlanConfig, tyro.conf.arg(name=""
     demos_plan.plan(config)
 
 
+_plan_command.__doc__ = demos_plan.PlanConfig.__doc__
+
+
 if __name__ == "__main__":
     run_main(main)
