@@ -98,12 +98,12 @@ def _check(config: PlanConfig, out: Path) -> None:
 def _announce(config: PlanConfig, out: Path) -> None:
     how = planning.settings(config.game, skill=config.skill)
     least = config.steps * how.population
-    time_needed = f"some {duration(least / _SPEED)} on one core"
+    needed = f"some {duration(least / _SPEED)} on one core"
     if how.retries:
-        time_needed += f", and more where lives are lost (up to {how.retries} retries each)"
+        needed += f", and more where lives are lost (up to {how.retries} retries each)"
     print(
         f"Planning {config.steps:,} steps of {config.game} with skill {config.skill:g}: "
-        f"{how.population} copies of the game, {least:,} simulated steps. That takes {time_needed}.\n"
+        f"{how.population} copies of the game, {least:,} simulated steps. That takes {needed}.\n"
         f"Then the result is replayed and written to {out}. Ctrl-C keeps what is planned by then."
     )
 

@@ -88,7 +88,7 @@ def settings(game: str, *, skill: float = DEFAULT_SKILL) -> Settings:
         raise ValueError(f"skill is {skill}, but must lie in 0 .. 1")
     table = shaping.of(game)
     return Settings(
-        population=2 + round(92 * skill),
+        population=2 + round(60 * skill),
         compare_probability=min(1.0, 0.1 + 1.8 * skill),
         retries=round(4 * skill),
         generation_steps=table.generation_steps,

@@ -51,7 +51,7 @@ def _freeway(emulator: Ale) -> float:
 
 
 _DIVERS, _OXYGEN, _DEPTH = 62, 102, 97
-_DIVER_WORTH = 300.0
+_DIVER_WORTH = 200.0
 _FULL, _SCARCE, _SURFACE = 6, 20, 13
 
 
@@ -114,5 +114,5 @@ _TABLE = {
     ),
     "Freeway": Shaping(potential=_freeway),
     "MsPacman": Shaping(potential=_ms_pacman),
-    "Seaquest": Shaping(potential=_seaquest, gain=_seaquest_gain),
+    "Seaquest": Shaping(potential=_seaquest, gain=_seaquest_gain, change_probability=0.1),
 }
