@@ -263,9 +263,15 @@ def test_breakout_wants_the_paddle_under_the_ball():
 
 def test_seaquest_wants_divers_and_then_air():
     value = shaping.of("Seaquest").potential
-    assert value(memory(_62=3, _102=50, _97=93)) == 0
+    # All aboard, or short of air: up from 80 below the surface.
     assert value(memory(_62=6, _102=50, _97=93)) == -80
-    assert value(memory(_62=3, _102=15, _97=93)) == -85
+    assert value(memory(_62=3, _102=6, _97=93)) == -80 - 4
+    # The deepest lane's diver is 40 + 15 away, the next one's 60 + 9; the third has gone.
+    lanes = {"_71": 90, "_72": 110, "_73": 50, "_113": 1, "_114": 1, "_115": 255}
+    assert value(memory(_62=3, _102=50, _70=50, _97=93, **lanes)) == pytest.approx(0.3 * 145)
+    assert value(memory(_62=3, _102=50, _70=50, _97=93)) == 0
+    # Surfacing without a diver is deadly, however little air there is.
+    assert value(memory(_62=0, _102=6, _70=50, _97=93, **lanes)) == pytest.approx(0.3 * 145)
     gain = shaping.of("Seaquest").gain
     some, more = memory(_62=2).ram(), memory(_62=3).ram()
     some_with_air = memory(_62=2, _102=30).ram()

@@ -50,25 +50,31 @@ def _freeway(emulator: Ale) -> float:
     return float(emulator.ram()[14]) / 200
 
 
-_DIVERS, _OXYGEN, _DEPTH = 62, 102, 97
+_DIVERS, _OXYGEN = 62, 102
+_X, _DEPTH, _SURFACE = 70, 97, 13
+_LANE_X, _LANE_HAS_DIVER = slice(71, 75), slice(113, 117)  # the deepest of the four lanes first
+_LANE_DEPTHS = np.array([108, 84, 57, 32])
+_FULL, _SCARCE = 6, 10
 _DIVER_WORTH = 200.0
-_FULL, _SCARCE, _SURFACE = 6, 20, 13
 
 
 def _seaquest(emulator: Ale) -> float:
-    """Up, when all divers are aboard or the air runs out."""
+    """Up, when all divers are aboard or the air runs out; else to the nearest diver."""
     ram = emulator.ram().astype(int)
     short = max(0, _SCARCE - ram[_OXYGEN])
-    if not short and ram[_DIVERS] < _FULL:
-        return 0.0
-    return -float(ram[_DEPTH] - _SURFACE + short)
+    # Without a diver there is no air to be had.
+    if ram[_DIVERS] == _FULL or (short and ram[_DIVERS]):
+        return -float(ram[_DEPTH] - _SURFACE + short)
+    there = (ram[_LANE_HAS_DIVER] == 1) & (ram[_LANE_X] != 0)
+    ways = np.abs(ram[_LANE_X] - ram[_X]) + np.abs(_LANE_DEPTHS - ram[_DEPTH])
+    return 0.3 * max(0, 200 - min(ways[there], default=200))
 
 
 def _seaquest_gain(before: np.ndarray, after: np.ndarray) -> float:
     """Divers that came aboard; kept when they are delivered, or nobody would deliver them."""
     change = int(after[_DIVERS]) - int(before[_DIVERS])
-    # Divers are delivered once the air is counted down; one that is lost otherwise paid for air.
-    delivered = change < 0 and after[_OXYGEN] == 0
+    # They are delivered after the air is counted down; one that is lost otherwise paid for air.
+    delivered = change < 0 and after[_OXYGEN] == 0 and after[_DEPTH] <= _SURFACE
     return 0.0 if delivered else _DIVER_WORTH * change
 
 
@@ -114,5 +120,5 @@ _TABLE = {
     ),
     "Freeway": Shaping(potential=_freeway),
     "MsPacman": Shaping(potential=_ms_pacman),
-    "Seaquest": Shaping(potential=_seaquest, gain=_seaquest_gain, change_probability=0.1),
+    "Seaquest": Shaping(potential=_seaquest, gain=_seaquest_gain),
 }
