@@ -209,18 +209,20 @@ def plan_game(
     failures, frontier = 0, 0  # retries of one place, and how far the first of them came
     simulated = retries = 0
     while True:
-        best = max(population, key=judge.value)
-        if (simulated and on_generation(best, simulated)) or best.is_over or best.steps >= steps:
+        # Those whose game goes on are all equally far.
+        so_far = max(candidate.steps for candidate in population)
+        if simulated and on_generation(max(population, key=judge.value), simulated):
+            break
+        if so_far >= steps or all(candidate.is_over for candidate in population):
             break
         history.append(population)
         lives_before = max(map(judge.lives, population))
-        count = min(how.generation_steps, steps - best.steps)
+        count = min(how.generation_steps, steps - so_far)
         population, taken = advance(population, emulator, how, shape, judge, count, rng)
         simulated += taken
-        generation_steps = max(candidate.steps for candidate in population)
         if max(map(judge.lives, population)) < lives_before:
-            if generation_steps > frontier + how.rollback_generations * how.generation_steps:
-                failures, frontier = 0, generation_steps
+            if so_far > frontier + how.rollback_generations * how.generation_steps:
+                failures, frontier = 0, so_far
             if failures < how.retries:
                 failures += 1
                 retries += 1
