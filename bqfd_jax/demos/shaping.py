@@ -118,7 +118,7 @@ _TABLE = {
     "Breakout": Shaping(
         potential=_breakout, generation_steps=3, change_probability=0.6, rollback_generations=20
     ),
-    "Freeway": Shaping(potential=_freeway),
+    "Freeway": Shaping(potential=_freeway, change_probability=0.1),
     "MsPacman": Shaping(potential=_ms_pacman),
     "Seaquest": Shaping(potential=_seaquest, gain=_seaquest_gain),
 }
