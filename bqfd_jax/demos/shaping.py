@@ -1,7 +1,7 @@
 """What the planner is told about single games; a game without an entry is planned by score alone.
 
-Addresses are of the console's 128 bytes of memory.  Shaping is smaller than what the game pays for
-the same, so that it only decides between candidates of equal score.
+Addresses are of the console's 128 bytes of memory.  Potentials are small, so that they decide only
+between candidates of about equal score; a gain may be as large as what it leads to later.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ _X, _DEPTH, _SURFACE = 70, 97, 13
 _LANE_X, _LANE_HAS_DIVER = slice(71, 75), slice(113, 117)  # the deepest of the four lanes first
 _LANE_DEPTHS = np.array([108, 84, 57, 32])
 _FULL, _SCARCE = 6, 10
-_DIVER_WORTH = 200.0
+_DIVER_WORTH = 200.0  # delivered they pay 50 each and more every time; what is shot pays less
 
 
 def _seaquest(emulator: Ale) -> float:
