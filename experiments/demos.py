@@ -1,4 +1,4 @@
-"""Demonstrations: have one made, play one yourself, bring your own, look at one.
+"""Demonstrations: play one yourself, have one made, bring your own, look at one.
 
 python -m experiments.demos record --game Seaquest
 python -m experiments.demos plan --game Breakout --skill 0.5 --out breakout.npz
@@ -9,6 +9,7 @@ python -m experiments.demos show breakout.npz --check
 import tyro
 
 from experiments.demos_import import import_demonstration
+from experiments.demos_plan import plan
 from experiments.demos_record import record
 from experiments.demos_show import show
 from experiments.run_folder import run_main
@@ -18,9 +19,10 @@ def main() -> None:
     """Runs the command that the command line names."""
     tyro.extras.subcommand_cli_from_dict(
         {
+            "record": record,
+            "plan": plan,
             "import": import_demonstration,
             "show": show,
-            "record": record,
         },
         description=__doc__,
         prog="python -m experiments.demos",

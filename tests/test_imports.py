@@ -134,6 +134,8 @@ def test_the_library_reads_no_flags_and_no_clock(module):
     assert "experiments" not in roots
     if module != "bqfd_jax.envs.atari":
         assert not roots & {"envpool", "gym", "gymnasium"}
+    if module != "bqfd_jax.envs.ale":
+        assert "ale_py" not in roots
 
 
 @pytest.mark.parametrize(
@@ -188,6 +190,7 @@ def test_importing_starts_no_device_and_no_stranger():
     assert "bqfd_jax" in loaded
     assert not loaded & {
         "envpool",
+        "ale_py",
         "tyro",
         "experiments",
         "tensorboardX",

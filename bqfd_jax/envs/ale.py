@@ -29,12 +29,10 @@ class Ale:
         """Starts an emulator.
 
         Args:
-          game: a name as in `envs.atari.games()`.
+          game: one of `games()`.
         """
         ale_py = _ale_py()
         rom = ale_py.roms.get_rom_path(rom_name(game))
-        if rom is None:
-            raise ValueError(f"ale-py has no game {game!r}")
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self.game = game
         self._ale = ale_py.ALEInterface()
@@ -43,7 +41,10 @@ class Ale:
         self._ale.loadROM(rom)
         self._actions = self._ale.getMinimalActionSet()
         self.action_meaning = tuple(int(action.value) for action in self._actions)
-        self.reset()
+        self._ale.reset_game()
+        self._ale.act(ale_py.Action(FIRE if FIRE in self.action_meaning else 0))
+        # Later resets of the same emulator may begin differently: this one is kept.
+        self._first = self.save_state()
 
     @property
     def num_actions(self) -> int:
@@ -51,10 +52,8 @@ class Ale:
         return len(self._actions)
 
     def reset(self) -> int:
-        """Begins the game; returns the lives there are."""
-        self._ale.reset_game()
-        fire = FIRE if FIRE in self.action_meaning else 0
-        self._ale.act(self._action(fire))
+        """Begins the game, always the same way; returns the lives there are."""
+        self.load_state(self._first)
         return self.lives
 
     def step(self, action: int, *, screens: list[np.ndarray] | None = None) -> AleStep:
@@ -94,13 +93,31 @@ class Ale:
         """Goes back (or on) to a state that `save_state` returned."""
         self._ale.restoreState(state)
 
-    def _action(self, number: int) -> Any:
-        return _ale_py().Action(number)
+
+def version() -> str:
+    """Version of the installed ale-py; raises `ImportError` if there is none."""
+    return _ale_py().__version__
+
+
+def games() -> tuple[str, ...]:
+    """Names of all games that the installed ale-py has, in order; spelt as in `envs.atari`."""
+    return tuple(sorted(_rom_names()))
+
+
+def check_game(game: str) -> None:
+    """Raises `ValueError` if there is no such game; the message names those it may mean."""
+    if game not in _rom_names():
+        raise ValueError(atari.no_such_game(game, games()))
 
 
 def rom_name(game: str) -> str:
     """`ms_pacman` of `MsPacman`."""
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in game).lstrip("_")
+    check_game(game)
+    return _rom_names()[game]
+
+
+def _rom_names() -> dict[str, str]:
+    return {atari.game_name(rom): rom for rom in _ale_py().roms.get_all_rom_ids()}
 
 
 _MISSING = "This needs ale-py, which is not installed: pip install 'bqfd-jax[demos]'"

@@ -41,24 +41,28 @@ def games() -> tuple[str, ...]:
     _envpool()
     from envpool.atari import registration
 
-    return tuple(
-        sorted(
-            "".join(word.capitalize() for word in game.split("_"))
-            for game in registration.atari_game_list
-        )
-    )
+    return tuple(sorted(game_name(rom) for rom in registration.atari_game_list))
+
+
+def game_name(rom: str) -> str:
+    """`MsPacman` of `ms_pacman`."""
+    return "".join(word.capitalize() for word in rom.split("_"))
 
 
 def check_game(game: str) -> None:
     """Raises `ValueError` if there is no such game; the message names those it may mean."""
     known = games()
-    if game in known:
-        return
+    if game not in known:
+        raise ValueError(no_such_game(game, known))
+
+
+def no_such_game(game: str, known: tuple[str, ...]) -> str:
+    """What to say about a game that is not known."""
     plain = {name.lower(): name for name in known}
     wanted = game.lower().removesuffix("-v5").replace("_", "").replace(" ", "")
     close = [plain[name] for name in difflib.get_close_matches(wanted, plain, n=3)]
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
-    raise ValueError(f"there is no game {game!r}; {hint}")
+    return f"there is no game {game!r}; {hint}"
 
 
 def envpool_version() -> str:
