@@ -20,18 +20,7 @@ _SPEED = 2_000
 
 @dataclasses.dataclass(frozen=True)
 class PlanConfig:
-    """Has a planner make a demonstration of a game, and saves its actions.
-
-    The planner plays many copies of the game side by side with random actions; again and again
-    copies that fare badly are replaced by copies that fare well. So it sees the future, which no
-    player does: what comes out is not human play. It needs no network, no learning and no files.
-
-        python -m experiments.demos plan --game Breakout
-        python -m experiments.demos plan --game Pong --skill 0.2 --seed 3 --out clumsy.npz
-        python -m experiments.atari --game Breakout --demo Breakout-skill0.5-seed0.npz
-
-    The same options make the same demonstration. Ctrl-C keeps the steps that are planned by then.
-    """
+    """What to plan, and where to put it."""
 
     game: str
     """Which game, such as Breakout or MsPacman. A few have hints in `bqfd_jax/demos/shaping.py`;
@@ -52,7 +41,18 @@ class PlanConfig:
 
 
 def plan(config: Annotated[PlanConfig, tyro.conf.arg(name="")]) -> None:
-    """Has a planner make a demonstration of a game, checks it by replaying, and saves it."""
+    """Has a planner make a demonstration of a game, checks and saves it.
+
+    The planner plays many copies of the game side by side with random actions; again and again
+    copies that fare badly are replaced by copies that fare well. So it sees the future, which no
+    player does: what comes out is not human play. It needs no network, no learning and no files.
+
+        python -m experiments.demos plan --game Breakout
+        python -m experiments.demos plan --game Pong --skill 0.2 --seed 3 --out clumsy.npz
+        python -m experiments.atari --game Breakout --demo Breakout-skill0.5-seed0.npz
+
+    The same options make the same demonstration. Ctrl-C keeps the steps that are planned by then.
+    """
     out = config.out or Path(f"{config.game}-skill{config.skill:g}-seed{config.seed}.npz")
     _check(config, out)
     try:
