@@ -86,7 +86,7 @@ class GymVector:
         self.frame_shape = tuple(space.shape)
         self.frame_dtype = np.dtype(_FRAME_DTYPES.get(space.dtype.name, space.dtype))
         self._resets_itself = _resets_on_next_step(self.name, self._env)
-        self._transform_reward = transform_reward
+        self.transform_reward = transform_reward
         self._seed: Any = _seeds(self._env, self.num_lanes, seed, stream)
         self._ended: np.ndarray | None = None  # [L] bool, at the newest step
         self._time = 0
@@ -137,7 +137,7 @@ class GymVector:
         self._env.close()
 
     def _unfold(self, frame: np.ndarray, info: dict[str, Any], is_first: np.ndarray) -> np.ndarray:
-        """`SAME_STEP`: where an episode ended its last observation, where one begins a fresh one."""
+        """`SAME_STEP`: the last observation of what ended, a fresh one of what begins."""
         frame = np.array(frame)
         if self._ended.any():
             if "final_obs" not in info:
@@ -164,8 +164,8 @@ class GymVector:
     ) -> HostStep:
         frame = self._checked_frame(frame)
         learnt = reward
-        if self._transform_reward is not None:
-            learnt = np.asarray(self._transform_reward(reward), np.float32)
+        if self.transform_reward is not None:
+            learnt = np.asarray(self.transform_reward(reward), np.float32)
         for value, what in ((reward, "reward"), (learnt, "transformed reward")):
             self._check_finite(value, what)
         return HostStep(

@@ -67,6 +67,7 @@ class HostTrainer(NamedTuple):
     begin: Callable[..., tuple[HostTrainState, Array]]  # (state, Seen) -> (state, actions [L])
     interact: Callable[..., tuple[HostTrainState, Array]]  # the same
     update: Callable[[HostTrainState], HostTrainState]
+    update_often: Callable[..., HostTrainState]  # (state, count) -> state
     pretrain: Callable[[HostTrainState], HostTrainState]
     read: Callable[..., tuple[HostTrainState, Array, dict[str, Array]]]  # state -> (.., means)
 
@@ -94,7 +95,8 @@ def make_host_trainer(
       A `HostTrainer`.
       `begin` is shown the first observations of new episodes and chooses actions.
       `interact` is shown what came of them: it writes that into the replay and chooses the next.
-      `update` learns from one batch, `pretrain` from one of demonstrations alone.
+      `update` learns from one batch, `pretrain` from one of demonstrations alone; `update_often`
+        from several batches in one call, which saves time where the network is small.
       `read` gives the number of updates since it was last called, the means of their metrics, and
         with these what the agent says of its replay.
     """
@@ -160,6 +162,9 @@ def make_host_trainer(
             num_totals=state.num_totals + 1,
         )
 
+    def learn_often(state: HostTrainState, count: Array) -> HostTrainState:
+        return jax.lax.fori_loop(0, count, lambda _, state: learn(state, agent.update), state)
+
     def read(state: HostTrainState) -> tuple[HostTrainState, Array, dict[str, Array]]:
         count = state.num_totals
         means = {name: total / count for name, total in state.totals.items()}
@@ -178,6 +183,7 @@ def make_host_trainer(
         begin=donating(act),
         interact=donating(interact),
         update=donating(lambda state: learn(state, agent.update)),
+        update_often=donating(learn_often),
         pretrain=donating(lambda state: learn(state, agent.pretrain)),
         read=donating(read),
     )
@@ -243,6 +249,8 @@ class HostLoop:
       updates_per_step: updates per agent step, all lanes counted: with 8 lanes and 1/4, two
         updates each time that all lanes have stepped.
       learning_starts: agent steps before the first update.
+      one_call: make all updates of a step in one call.  A call takes a tenth of a millisecond, as
+        long as an update of a small network; but convolutions are slower within a loop.
     """
 
     def __init__(
@@ -253,6 +261,7 @@ class HostLoop:
         *,
         updates_per_step: Fraction,
         learning_starts: int = 0,
+        one_call: bool = False,
     ):
         if updates_per_step < 0:
             raise ValueError(f"updates_per_step is {updates_per_step}, but must be at least 0")
@@ -264,6 +273,7 @@ class HostLoop:
         self._updates_due = functools.partial(
             updates_due, updates_per_step=updates_per_step, learning_starts=learning_starts
         )
+        self._one_call = one_call
         self._seen: HostStep | None = None
 
     def run(self, num_steps: int) -> list[float]:
@@ -284,10 +294,16 @@ class HostLoop:
         # Asked for ahead of the learning, or it would arrive after it.
         actions.copy_to_host_async()
         before, self.step = self.step, self.step + self.env.num_lanes
-        for _ in range(self._updates_due(self.step) - self._updates_due(before)):
-            self.state = self.trainer.update(self.state)
+        self._learn(self._updates_due(self.step) - self._updates_due(before))
         self._seen = self.env.step(np.asarray(actions))
         return self.scores.see(self._seen)
+
+    def _learn(self, num_updates: int) -> None:
+        if self._one_call and num_updates > 1:
+            self.state = self.trainer.update_often(self.state, np.int32(num_updates))
+            return
+        for _ in range(num_updates):
+            self.state = self.trainer.update(self.state)
 
 
 def to_device(step: HostStep) -> Seen:
