@@ -10,7 +10,7 @@ import numpy as np
 
 from bqfd_jax import demos, learning
 from bqfd_jax.demos import DemonstrationError, FrameDemonstration
-from bqfd_jax.envs.gymnasium import GymVector
+from bqfd_jax.envs.gymnasium import GymVector, time_limit
 from bqfd_jax.training.setup import make_setup
 from experiments import gym_scripts
 from experiments.gym_config import Config, load_wrappers
@@ -41,7 +41,7 @@ def make_env(config: Config, num_lanes: int, stream: int, **options: Any) -> Gym
 
 def _make_eval_env(config: Config, film: bool) -> GymVector:
     """Environments that nobody learns from; episodes without a limit get one."""
-    limit = None if _time_limit(config.env) else config.eval_max_steps
+    limit = None if time_limit(config.env) else config.eval_max_steps
     return make_env(
         config,
         1 if film else config.eval_episodes,
@@ -49,12 +49,6 @@ def _make_eval_env(config: Config, film: bool) -> GymVector:
         max_episode_steps=limit,
         render=film,
     )
-
-
-def _time_limit(env: str) -> int | None:
-    import gymnasium
-
-    return gymnasium.spec(env).max_episode_steps
 
 
 # --- Demonstrations ---

@@ -368,7 +368,7 @@ def test_wherever_a_run_is_stopped_nothing_is_missing_when_it_goes_on(config, mo
     stop = StopAt(monkeypatch, **where)
     with monkeypatch.context() as patch:
         patch.setattr(atari.run_folder, "stop_signals", lambda when: nullcontext(stop))
-        with pytest.raises(atari.StopRequested, match="--resume"):
+        with pytest.raises(run_folder.StopRequested, match="--resume"):
             atari.train(config)
     atari.train(dataclasses.replace(config, resume=True))
     check_metrics(config.out)

@@ -30,6 +30,8 @@ LAYERS = (
     ),
     ("agents",),
     ("training", "checkpoint", "metrics", "plots", "video", "demos"),
+    ("policy",),
+    ("learning",),
 )
 LAYER_OF = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}
 # Within a layer, these and no others.

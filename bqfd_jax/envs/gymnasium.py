@@ -26,6 +26,11 @@ def environments() -> tuple[str, ...]:
     return tuple(sorted(_gymnasium().registry))
 
 
+def time_limit(env: str) -> int | None:
+    """Steps after which episodes of an environment are truncated; None: never."""
+    return _gymnasium().spec(env).max_episode_steps
+
+
 class GymVector:
     """Lanes of one environment, side by side; a `HostEnvironment`.
 
