@@ -67,7 +67,7 @@ class HostTrainer(NamedTuple):
     begin: Callable[..., tuple[HostTrainState, Array]]  # (state, Seen) -> (state, actions [L])
     interact: Callable[..., tuple[HostTrainState, Array]]  # the same
     update: Callable[[HostTrainState], HostTrainState]
-    update_often: Callable[..., HostTrainState]  # (state, count) -> state
+    iterate: Callable[..., tuple[HostTrainState, Array]]  # (state, Seen, count): both in one call
     pretrain: Callable[[HostTrainState], HostTrainState]
     read: Callable[..., tuple[HostTrainState, Array, dict[str, Array]]]  # state -> (.., means)
 
@@ -95,8 +95,8 @@ def make_host_trainer(
       A `HostTrainer`.
       `begin` is shown the first observations of new episodes and chooses actions.
       `interact` is shown what came of them: it writes that into the replay and chooses the next.
-      `update` learns from one batch, `pretrain` from one of demonstrations alone; `update_often`
-        from several batches in one call, which saves time where the network is small.
+      `update` learns from one batch, `pretrain` from one of demonstrations alone.
+      `iterate` is `interact` and then `count` times `update`, in one call.
       `read` gives the number of updates since it was last called, the means of their metrics, and
         with these what the agent says of its replay.
     """
@@ -162,8 +162,11 @@ def make_host_trainer(
             num_totals=state.num_totals + 1,
         )
 
-    def learn_often(state: HostTrainState, count: Array) -> HostTrainState:
-        return jax.lax.fori_loop(0, count, lambda _, state: learn(state, agent.update), state)
+    def iterate(state: HostTrainState, seen: Seen, count: Array) -> tuple[HostTrainState, Array]:
+        state, action = interact(state, seen)
+        return jax.lax.fori_loop(
+            0, count, lambda _, state: learn(state, agent.update), state
+        ), action
 
     def read(state: HostTrainState) -> tuple[HostTrainState, Array, dict[str, Array]]:
         count = state.num_totals
@@ -183,7 +186,7 @@ def make_host_trainer(
         begin=donating(act),
         interact=donating(interact),
         update=donating(lambda state: learn(state, agent.update)),
-        update_often=donating(learn_often),
+        iterate=donating(iterate),
         pretrain=donating(lambda state: learn(state, agent.pretrain)),
         read=donating(read),
     )
@@ -249,8 +252,8 @@ class HostLoop:
       updates_per_step: updates per agent step, all lanes counted: with 8 lanes and 1/4, two
         updates each time that all lanes have stepped.
       learning_starts: agent steps before the first update.
-      one_call: make all updates of a step in one call.  A call takes a tenth of a millisecond, as
-        long as an update of a small network; but convolutions are slower within a loop.
+      one_call: act and learn in one call.  A call takes as long as an update of a small network, so
+        that waiting for the learning, too, is the lesser evil there.
     """
 
     def __init__(
@@ -286,6 +289,20 @@ class HostLoop:
 
     def _iterate(self) -> list[float]:
         """One step in every lane, and the updates that are due with it."""
+        before, self.step = self.step, self.step + self.env.num_lanes
+        due = self._updates_due(self.step) - self._updates_due(before)
+        if self._seen is not None and self._one_call:
+            self.state, actions = self.trainer.iterate(
+                self.state, to_device(self._seen), np.int32(due)
+            )
+        else:
+            actions = self._act()
+            for _ in range(due):
+                self.state = self.trainer.update(self.state)
+        self._seen = self.env.step(np.asarray(actions))
+        return self.scores.see(self._seen)
+
+    def _act(self) -> Array:
         if self._seen is None:
             self._seen = self.env.reset()
             self.state, actions = self.trainer.begin(self.state, to_device(self._seen))
@@ -293,17 +310,7 @@ class HostLoop:
             self.state, actions = self.trainer.interact(self.state, to_device(self._seen))
         # Asked for ahead of the learning, or it would arrive after it.
         actions.copy_to_host_async()
-        before, self.step = self.step, self.step + self.env.num_lanes
-        self._learn(self._updates_due(self.step) - self._updates_due(before))
-        self._seen = self.env.step(np.asarray(actions))
-        return self.scores.see(self._seen)
-
-    def _learn(self, num_updates: int) -> None:
-        if self._one_call and num_updates > 1:
-            self.state = self.trainer.update_often(self.state, np.int32(num_updates))
-            return
-        for _ in range(num_updates):
-            self.state = self.trainer.update(self.state)
+        return actions
 
 
 def to_device(step: HostStep) -> Seen:
