@@ -13,7 +13,7 @@ from bqfd_jax.agents import AgentConfig, BootstrappedConfig, BqfdConfig, DqfdCon
 from bqfd_jax.envs import atari
 from bqfd_jax.types import LearnerState, Params
 from experiments import run_folder
-from experiments.host_run import check_bounds
+from experiments.host_job import check_bounds
 from experiments.run_folder import UsageError
 
 AgentName = Literal["bqfd", "dqfd", "dqn", "bootstrapped"]

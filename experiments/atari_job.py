@@ -13,7 +13,7 @@ from bqfd_jax.envs import atari
 from bqfd_jax.training.setup import make_setup
 from bqfd_jax.types import Row
 from experiments.atari_config import Config
-from experiments.host_run import Job, check_memory, unique_names
+from experiments.host_job import Job, check_memory, unique_names
 from experiments.run_folder import UsageError
 
 STACK = 4

@@ -28,7 +28,7 @@ from bqfd_jax.types import LearnerState
 from experiments import gym_compare, gym_config, host_run, run_folder
 from experiments.gym_config import Config
 from experiments.gym_job import TRAIN_STREAM, make_env, prepare
-from experiments.host_run import Job
+from experiments.host_job import Job
 from experiments.run_folder import UsageError
 
 # A demonstration that is made for a run stays with it.

@@ -13,7 +13,7 @@ import tyro
 from bqfd_jax import learning
 from bqfd_jax.agents import AgentConfig, BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnConfig
 from bqfd_jax.types import LearnerState, Params
-from experiments import host_run, run_folder
+from experiments import host_job, run_folder
 from experiments.run_folder import UsageError
 
 AgentName = Literal["bqfd", "dqfd", "dqn", "bootstrapped"]
@@ -184,11 +184,11 @@ def parse(arguments: Sequence[str], description: str) -> Config:
 
 def check(config: Config) -> None:
     """Raises `UsageError` for values that cannot be meant."""
-    host_run.check_bounds(config, most_lanes=MAX_LANES)
+    host_job.check_bounds(config, most_lanes=MAX_LANES)
     for name in ("stack", "demo_steps"):
         if getattr(config, name) < 1:
             raise UsageError(
-                f"{host_run.flag(name)} is {getattr(config, name)}, but must be at least 1"
+                f"{host_job.flag(name)} is {getattr(config, name)}, but must be at least 1"
             )
     if "make" in config.demo and len(config.demo) > 1:
         raise UsageError("--demo make stands alone; name files, or make one")

@@ -14,7 +14,7 @@ from bqfd_jax.envs.gymnasium import GymVector, time_limit
 from bqfd_jax.training.setup import make_setup
 from experiments import gym_scripts
 from experiments.gym_config import Config, load_wrappers
-from experiments.host_run import Job, check_memory, unique_names
+from experiments.host_job import Job, check_memory, unique_names
 from experiments.run_folder import UsageError
 
 # Environments of one run must not share their episodes' beginnings.

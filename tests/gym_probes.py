@@ -15,7 +15,8 @@ class Telling(gymnasium.Env):
     """
 
     def __init__(self, lane=0, dtype=np.float32):
-        self.observation_space = spaces.Box(0, 1 if np.dtype(dtype).kind == "b" else 100, (3,), dtype)
+        high = 1 if np.dtype(dtype).kind == "b" else 100
+        self.observation_space = spaces.Box(0, high, (3,), dtype)
         self.action_space = spaces.Discrete(NUM_ACTIONS)
         self.lane, self.episode, self.time = lane, -1, 0
         self.seeds = []
