@@ -124,7 +124,11 @@ class _Context:
 
 
 @pytest.mark.parametrize(
-    ("how", "message"), [("raise", "the pole fell off"), ("nan", "not finite")]
+    ("how", "message"),
+    [
+        ("raise", "the pole fell off"),
+        pytest.param("nan", "not finite", marks=pytest.mark.slow),
+    ],
 )
 def test_an_environment_that_fails_leaves_a_checkpoint(tmp_path, how, message):
     name = f"bqfd-{how}-v0"
@@ -202,6 +206,7 @@ def test_scripts_are_found_whatever_the_version():
     assert gym_scripts.find("Taxi-v3") is None
 
 
+@pytest.mark.slow
 def test_without_a_script_a_policy_is_trained_and_said_so(monkeypatch, capsys):
     monkeypatch.setattr(gym_job, "BRIEF_STEPS", 40)
     config = tiny(None, demo_quality="mediocre")

@@ -1,5 +1,6 @@
 """Learning in a few lines: training, playing, recording, and policies in files."""
 
+import dataclasses
 import functools
 import json
 
@@ -207,8 +208,6 @@ def test_demonstrations_that_do_not_fit_the_environment():
 def test_doubles_become_floats_and_rewards_are_transformed_alike():
     made = learning.record(telling_vector(1, dtype=np.float64), lambda o: 1, 2)
     assert made.frames.dtype == np.float32
-    import dataclasses
-
     doubles = dataclasses.replace(made, frames=made.frames.astype(np.float64))
     env = GymVector(telling_vector(1), transform_reward=lambda r: r / 2)
     rows = learning.demonstration_rows(env, [doubles], gamma=0.9)
@@ -245,6 +244,7 @@ def test_a_policy_alone_is_saved_and_loaded(tmp_path):
         assert {file[name].dtype.kind for name in file.files} <= {"f", "U"}
 
 
+@pytest.mark.slow
 def test_an_ensembles_policy_acts_on_the_mean(tmp_path):
     config = configure(BootstrappedConfig, batch_size=4, ensemble_size=3, prior_scale=1.0)
     result = learning.train(chain(2), None, config, steps=20, learning_starts=10)
