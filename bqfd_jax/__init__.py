@@ -19,6 +19,9 @@ from bqfd_jax.agents import (
     make_pdd_dqn,
 )
 from bqfd_jax.checkpoint import Checkpointer, CheckpointError
+from bqfd_jax.demos import DemonstrationError, FrameDemonstration
+from bqfd_jax.envs.gymnasium import GymVector
+from bqfd_jax.envs.host import HostEnvironmentError
 from bqfd_jax.exploration import (
     EzGreedyState,
     epsilon_greedy,
@@ -26,6 +29,14 @@ from bqfd_jax.exploration import (
     ez_greedy_init,
     greedy,
     linear_schedule,
+)
+from bqfd_jax.learning import (
+    TrainResult,
+    demonstration_from_arrays,
+    evaluate,
+    record,
+    small_config,
+    train,
 )
 from bqfd_jax.losses import (
     bqfd_path_td_error,
@@ -38,6 +49,7 @@ from bqfd_jax.losses import (
 )
 from bqfd_jax.metrics import MetricsWriter, read_jsonl, write_json_atomic
 from bqfd_jax.networks import Network, atari_network, deep_sea_network, ensemble, from_flax
+from bqfd_jax.policy import Policy, PolicyError, load_policy, save_policy
 from bqfd_jax.posterior import (
     boltzmann_policy,
     expert_correction,
@@ -71,12 +83,16 @@ __all__ = [
     "BqfdConfig",
     "CheckpointError",
     "Checkpointer",
+    "DemonstrationError",
     "DqfdConfig",
     "EnvStep",
     "Environment",
     "Evaluation",
     "EzGreedyState",
+    "FrameDemonstration",
+    "GymVector",
     "HostEnvironment",
+    "HostEnvironmentError",
     "HostLoop",
     "HostStep",
     "HostTrainState",
@@ -86,9 +102,12 @@ __all__ = [
     "MetricsWriter",
     "Network",
     "PddDqnConfig",
+    "Policy",
+    "PolicyError",
     "Replay",
     "ReplayState",
     "Row",
+    "TrainResult",
     "TrainState",
     "Trainer",
     "atari_network",
@@ -97,9 +116,11 @@ __all__ = [
     "bqfd_td_error",
     "check_demonstrations",
     "deep_sea_network",
+    "demonstration_from_arrays",
     "double_q_td_error",
     "ensemble",
     "epsilon_greedy",
+    "evaluate",
     "expert_correction",
     "expert_likelihood_loss",
     "expert_log_likelihood",
@@ -110,6 +131,7 @@ __all__ = [
     "greedy",
     "large_margin_loss",
     "linear_schedule",
+    "load_policy",
     "make_agent",
     "make_bootstrapped",
     "make_bqfd",
@@ -125,7 +147,11 @@ __all__ = [
     "over_runs",
     "path_correction",
     "read_jsonl",
+    "record",
+    "save_policy",
+    "small_config",
     "tabular",
+    "train",
     "visit_weight",
     "write_json_atomic",
 ]

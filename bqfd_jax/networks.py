@@ -5,11 +5,12 @@ A network maps observations `[B, S, *frame_shape]` to Q-values `[B, A]`, an ense
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bqfd_jax.types import Array, Params
 
@@ -74,6 +75,49 @@ def _patches(x: Array, size: int) -> Array:
     beyond = ((0, 0), (0, rows * size - height), (0, columns * size - width), (0, 0))
     x = jnp.pad(x, beyond).reshape(batch, rows, size, columns, size, channels)
     return jnp.moveaxis(x, 3, 2).reshape(batch, rows, columns, -1)
+
+
+class ImageTorso(nn.Module):
+    """Convolutions with 3 x 3 kernels on `[B, C, H, W]` of any size.
+
+    Large images are halved until little is left; small ones, where every cell counts, never.
+    """
+
+    scale: float = 1.0  # what the values are divided by
+    features: Sequence[int] = (16, 32)
+    large: int = 16  # a side longer than this is halved
+
+    @nn.compact
+    def __call__(self, image: Array) -> Array:  # noqa: D102
+        x = jnp.moveaxis(image, 1, -1).astype(jnp.float32) / self.scale
+        for features in self.features:
+            x = nn.relu(nn.Conv(features, (3, 3), self._strides(x))(x))
+        while max(x.shape[1:3]) > self.large:
+            x = nn.relu(nn.Conv(self.features[-1], (3, 3), self._strides(x))(x))
+        return x.reshape(x.shape[0], -1)
+
+    def _strides(self, x: Array) -> tuple[int, ...]:
+        return tuple(2 if side > self.large else 1 for side in x.shape[1:3])
+
+
+class StackedImages(nn.Module):
+    """Lays the frames of a stack, and their colours, upon each other for a torso of images.
+
+    From `[B, S, H, W]`, `[B, S, H, W, C]` or `[B, S, C, H, W]` to `[B, S C, H, W]`; the shorter of
+    the first and the last axis of a frame are its colours.
+    """
+
+    torso: nn.Module
+
+    @nn.compact
+    def __call__(self, observation: Array) -> Array:  # noqa: D102
+        if observation.ndim == 5:
+            if observation.shape[2] > observation.shape[4]:
+                observation = jnp.moveaxis(observation, 4, 2)
+            observation = observation.reshape(
+                observation.shape[0], -1, observation.shape[3], observation.shape[4]
+            )
+        return self.torso(observation)
 
 
 class DuelingHead(nn.Module):
@@ -176,3 +220,58 @@ def atari_network(num_actions: int, *, hidden: int = 512, torso: str = "nature")
     if torso not in ATARI_TORSOS:
         raise ValueError(f"torso is {torso!r}, but must be one of {', '.join(ATARI_TORSOS)}")
     return from_flax(QNetwork(ATARI_TORSOS[torso](), num_actions, hidden))
+
+
+def for_observation(
+    frame_shape: tuple[int, ...],
+    frame_dtype: Any,
+    num_actions: int,
+    *,
+    stack: int = 1,
+    hidden: int = 0,
+    scale: float = 0.0,
+) -> Network:
+    """The network that fits what is seen, under a dueling head.
+
+    Two dense layers for vectors, Nature's convolutions for images of 84 x 84 bytes, smaller ones
+    for all other images.
+
+    Args:
+      frame_shape: of one frame: `[n]`, `[H, W]`, `[H, W, C]` or `[C, H, W]`.
+      frame_dtype: its dtype.
+      num_actions: of the environment.
+      stack: frames per observation.
+      hidden: width of the dense layers and of the value and advantage streams; 0 chooses 128 for
+        vectors and small images, 512 for Nature's.
+      scale: what images are divided by; 0 chooses 255 for bytes and 1 for all others.
+    """
+    if not 1 <= len(frame_shape) <= 3:
+        raise ValueError(
+            f"frames are {list(frame_shape)}, but a network is chosen for vectors and images only; "
+            "give your own"
+        )
+    for name, value, least in (("stack", stack, 1), ("hidden", hidden, 0), ("scale", scale, 0)):
+        if value < least:
+            raise ValueError(f"{name} is {value}, but must be at least {least}")
+    if len(frame_shape) == 1:
+        width = hidden or 128
+        return from_flax(QNetwork(MLPTorso((width, width)), num_actions, width))
+    is_bytes = np.dtype(frame_dtype) == np.uint8
+    sides = sorted(frame_shape)[-2:]
+    if is_bytes and sides == [84, 84] and not scale:
+        return from_flax(QNetwork(StackedImages(NatureTorso()), num_actions, hidden or 512))
+    torso = ImageTorso(scale=scale or (255.0 if is_bytes else 1.0))
+    return from_flax(QNetwork(StackedImages(torso), num_actions, hidden or 128))
+
+
+def as_network(network: Any) -> Network:
+    """A `Network` from a flax module or a pair of functions `(init, apply)`."""
+    if isinstance(network, Network):
+        return network
+    if isinstance(network, nn.Module):
+        return from_flax(network)
+    if isinstance(network, tuple) and len(network) == 2 and all(map(callable, network)):
+        return Network(*network)
+    raise ValueError(
+        f"a network is a flax module or a pair of functions (init, apply), not {network!r}"
+    )

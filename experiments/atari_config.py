@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import importlib.util
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from bqfd_jax.agents import AgentConfig, BootstrappedConfig, BqfdConfig, DqfdCon
 from bqfd_jax.envs import atari
 from bqfd_jax.types import LearnerState, Params
 from experiments import run_folder
+from experiments.host_job import check_bounds
 from experiments.run_folder import UsageError
 
 AgentName = Literal["bqfd", "dqfd", "dqn", "bootstrapped"]
@@ -316,50 +316,8 @@ def parse(arguments: Sequence[str], description: str) -> Config:
 
 def check(config: Config) -> None:
     """Raises `UsageError` for values that cannot be meant."""
-    for name, least in (
-        ("seed", 0),
-        ("steps", 1),
-        ("envs", 1),
-        ("learning_starts", 0),
-        ("replay_rows", 0),
-        ("eval_period", 0),
-        ("eval_episodes", 1),
-        ("eval_max_steps", 1),
-        ("final_steps", 1),
-        ("checkpoint_period", 1),
-        ("keep_checkpoints", 1),
-        ("log_period", 1),
-        ("hidden", 1),
-    ):
-        value = getattr(config, name)
-        if value < least:
-            raise UsageError(f"{_flag(name)} is {value}, but must be at least {least}")
-    for name, most in (
-        ("envs", atari.MAX_LANES),
-        ("eval_episodes", atari.MAX_LANES),
-        # Steps are counted in 32 bits.
-        ("steps", 2**31 - 1 - config.envs),
-    ):
-        value = getattr(config, name)
-        if value > most:
-            raise UsageError(f"{_flag(name)} is {value}, but must be at most {most}")
-    if not 0.001 <= config.update_period <= 1e6:
-        raise UsageError(
-            f"--update-period is {config.update_period}, but must lie in [0.001, 1000000]"
-        )
-    if not 0 <= config.eval_epsilon <= 1:
-        raise UsageError(f"--eval-epsilon is {config.eval_epsilon}, but must lie in [0, 1]")
-    if not config.demo or ("none" in config.demo and len(config.demo) > 1):
-        raise UsageError(
-            f"--demo is {' '.join(config.demo) or 'empty'}, but must be demonstrations, or none"
-        )
-    if config.tensorboard and importlib.util.find_spec("tensorboardX") is None:
-        raise UsageError("--tensorboard needs the extra: pip install 'bqfd-jax[tensorboard]'")
+    check_bounds(config, most_lanes=atari.MAX_LANES)
     try:
         atari.check_game(config.game)
     except (ValueError, ImportError) as error:
         raise UsageError(str(error)) from error
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

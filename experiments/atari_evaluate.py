@@ -1,63 +1,14 @@
-"""Evaluation of Atari agents: beside training, of a checkpoint, and on film."""
+"""Evaluation of Atari agents from a run's checkpoint."""
 
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
-import jax
-from tqdm import tqdm
-
-from bqfd_jax import video
-from bqfd_jax.checkpoint import Checkpointer
-from bqfd_jax.envs import atari
-from bqfd_jax.metrics import write_json_atomic
-from bqfd_jax.training.evaluate import Evaluation, make_evaluate
-from bqfd_jax.types import Params
 from experiments import atari_config
 from experiments.atari_config import Config
-from experiments.atari_job import (
-    EVALUATION_STREAM,
-    FILM_STREAM,
-    STACK,
-    Job,
-    checkpoint_template,
-    prepare_shape,
-)
+from experiments.atari_job import prepare_shape
+from experiments.host_run import play_run
 from experiments.run_folder import UsageError
-
-
-class Evaluator:
-    """Games that nobody learns from, ready to be played again and again."""
-
-    def __init__(self, job: Job, *, film: bool = False):
-        self._config = config = job.config
-        self.env = atari.Atari(
-            config.game,
-            num_lanes=1 if film else config.eval_episodes,
-            seed=config.seed,
-            stream=FILM_STREAM if film else EVALUATION_STREAM,
-            # Episodes are whole games here.
-            life_loss_is_terminal=False,
-            max_episode_steps=config.eval_max_steps,
-            render=film,
-        )
-        self._evaluate = make_evaluate(
-            job.agent.evaluate, self.env, stack=STACK, epsilon=config.eval_epsilon
-        )
-
-    def __call__(self, params: Params, step: int, on_step: Any = None) -> Evaluation:
-        """One episode in every game, with the network of that agent step."""
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self._config.seed), 3), step)
-        return self._evaluate(params, key, on_step)
-
-
-def film(job: Job, params: Params, out: Path, step: int) -> None:
-    """Plays one episode and writes `episode.mp4`, at the speed that people play."""
-    play = Evaluator(job, film=True)
-    # 60 frames a second, one of four seen.
-    with video.Mp4(out / "episode.mp4", fps=15, scale=2) as film:
-        play(params, step, lambda _: film.add(play.env.render()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,35 +57,4 @@ def evaluate_run(options: EvaluateConfig) -> None:
     )
     atari_config.check(config)
     job = prepare_shape(config)
-    step, params = _read_params(options.run, job)
-    evaluate = Evaluator(job)
-    with tqdm(unit="step", desc=f"evaluating step {step}") as bar:
-        result = evaluate(params, step, lambda _: bar.update(1) and False)
-    row = {
-        "step": step,
-        "mean": float(result.scores.mean()),
-        "std": float(result.scores.std()),
-        "episodes": len(result.scores),
-        "truncated": int(result.truncated.sum()),
-        "scores": result.scores,
-    }
-    write_json_atomic(options.run / "evaluation.json", row)
-    print(
-        f"{config.game}, {config.agent}, step {step}: {row['mean']:.1f} +- {row['std']:.1f} over "
-        f"{row['episodes']} episodes ({row['truncated']} cut at {config.eval_max_steps} steps); "
-        f"written to {options.run / 'evaluation.json'}"
-    )
-    if options.video:
-        try:
-            film(job, params, options.run, step)
-        except ImportError as error:
-            raise UsageError(f"{error}, or add --no-video") from error
-
-
-def _read_params(run: Path, job: Job) -> tuple[int, Params]:
-    checkpointer = Checkpointer(run / "checkpoints", on_skip=tqdm.write)
-    restored = checkpointer.restore(checkpoint_template(job))
-    if restored is None:
-        raise UsageError(f"{run} has no checkpoint yet")
-    # The replay, which may take gigabytes, goes.
-    return restored[0], job.config.played_params(restored[1]["train"]["learner"])
+    play_run(options.run, job, with_film=options.video)

@@ -1,24 +1,19 @@
 """From a config to all that an Atari run is made of: demonstrations, replay, agent, games."""
 
 import dataclasses
-import itertools
+import functools
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bqfd_jax import demos, networks
-from bqfd_jax.agents import Agent, make_agent
 from bqfd_jax.envs import atari
-from bqfd_jax.replay import Replay, make_replay
-from bqfd_jax.training import on_host
-from bqfd_jax.training.demo_usage import DemoUsage
+from bqfd_jax.training.setup import make_setup
 from bqfd_jax.types import Row
-from experiments import run_folder
 from experiments.atari_config import Config
+from experiments.host_job import Job, check_memory, unique_names
 from experiments.run_folder import UsageError
 
 STACK = 4
@@ -26,42 +21,30 @@ STACK = 4
 TRAIN_STREAM, EVALUATION_STREAM, FILM_STREAM = 0, 1, 2
 
 
-class Job(NamedTuple):
-    """All that a config makes, before anything has happened."""
+def _make_env(config: Config) -> atari.Atari:
+    """The games that are trained on."""
+    return atari.Atari(
+        config.game,
+        num_lanes=config.envs,
+        seed=config.seed,
+        stream=TRAIN_STREAM,
+        log_rewards=config.log_rewards,
+        life_loss_is_terminal=config.life_loss_is_terminal,
+    )
 
-    config: Config
-    agent: Agent
-    replay: Replay
-    trainer: on_host.HostTrainer
-    demonstrations: Row | None  # fields [E, ...]
-    usage: DemoUsage  # which demonstration's rows are drawn how often
 
-    def init(self) -> on_host.HostTrainState:
-        """The state at the beginning of the run."""
-        return self.trainer.init(jax.random.key(self.config.seed), self.demonstrations)
-
-    def make_env(self) -> atari.Atari:
-        """The games that are trained on."""
-        config = self.config
-        return atari.Atari(
-            config.game,
-            num_lanes=config.envs,
-            seed=config.seed,
-            stream=TRAIN_STREAM,
-            log_rewards=config.log_rewards,
-            life_loss_is_terminal=config.life_loss_is_terminal,
-        )
-
-    def make_loop(self, state: on_host.HostTrainState) -> on_host.HostLoop:
-        """Training that goes on from a state."""
-        config = self.config
-        return on_host.HostLoop(
-            self.make_env(),
-            self.trainer,
-            state,
-            updates_per_step=1 / Fraction(config.update_period).limit_denominator(10**6),
-            learning_starts=config.learning_starts,
-        )
+def _make_eval_env(config: Config, film: bool) -> atari.Atari:
+    """Games that nobody learns from."""
+    return atari.Atari(
+        config.game,
+        num_lanes=1 if film else config.eval_episodes,
+        seed=config.seed,
+        stream=FILM_STREAM if film else EVALUATION_STREAM,
+        # Episodes are whole games here.
+        life_loss_is_terminal=False,
+        max_episode_steps=config.eval_max_steps,
+        render=film,
+    )
 
 
 def load_demonstrations(config: Config) -> tuple[demos.AnyDemonstration, ...]:
@@ -103,15 +86,6 @@ def _load_demonstration(config: Config, demo: str) -> demos.AnyDemonstration:
     return found
 
 
-def unique_names(names: Sequence[str]) -> list[str]:
-    """The second `a` becomes `a-2`, and so on."""
-    unique: list[str] = []
-    for name in names:
-        numbered = (f"{name}-{number}" for number in itertools.count(2))
-        unique.append(next(n for n in itertools.chain([name], numbered) if n not in unique))
-    return unique
-
-
 def demonstration_rows(
     config: Config, demonstrations: Sequence[demos.AnyDemonstration]
 ) -> Row | None:
@@ -148,59 +122,30 @@ def make_job(
       demonstrations: rows of all.
       sizes: name of each demonstration -> its rows, in their order.
     """
-    agent_config = config.agent_config
+    network = networks.atari_network(num_actions, hidden=config.hidden, torso=config.torso)
     try:
-        replay = make_replay(
+        setup = make_setup(
+            network,
+            config.agent_config,
             frame_shape=atari.FRAME_SHAPE,
             frame_dtype=jnp.uint8,
-            rows_per_lane=config.rows_per_lane,
             num_lanes=config.envs,
-            num_demo_rows=0 if demonstrations is None else len(demonstrations.action),
+            rows_per_lane=config.rows_per_lane,
             stack=STACK,
-            **agent_config.replay_options(),
+            demonstrations=demonstrations,
+            sizes=sizes,
         )
     except ValueError as error:
         raise UsageError(f"no such replay can be made: {error}") from error
-    network = networks.atari_network(num_actions, hidden=config.hidden, torso=config.torso)
-    agent = make_agent(network, replay, agent_config)
-    trainer = on_host.make_host_trainer(
-        agent,
-        replay,
-        frame_shape=atari.FRAME_SHAPE,
-        frame_dtype=jnp.uint8,
-        gamma=agent_config.gamma,
+    return Job(
+        config=config,
+        setup=setup,
         stack=STACK,
-    )
-    is_last = None if demonstrations is None else demonstrations.is_last
-    usage = DemoUsage(sizes or {}, is_last, agent_config)
-    return Job(config, agent, replay, trainer, demonstrations, usage)
-
-
-def checkpoint_template(job: Job) -> dict[str, Any]:
-    """Shapes of all that a checkpoint holds."""
-    with_replay = job.config.checkpoint_replay
-    return {
-        "train": jax.eval_shape(lambda: on_host.to_checkpoint(job.init(), with_replay=with_replay)),
-        "metrics_position": 0,
-        "seconds": 0.0,
-    }
-
-
-def check_memory(replay: Replay) -> None:
-    """Refuses a replay that will not fit."""
-    # The network, its gradients and what the emulators need.
-    around = 1.0e9
-    needed = replay.num_bytes + around
-    available = run_folder.available_memory()
-    if available is None or needed <= available:
-        return
-    rows = int((available - around) / replay.num_bytes * replay.layout.num_rows) // 1000 * 1000
-    advice = (
-        f"use --replay-rows {rows} or less" if rows > 0 else "free some, or use another machine"
-    )
-    raise UsageError(
-        f"the replay of {replay.layout.num_rows:,} rows needs {needed / 1e9:.1f} GB with all "
-        f"around it, but only {available / 1e9:.1f} GB are free; {advice}"
+        make_env=functools.partial(_make_env, config),
+        make_eval_env=functools.partial(_make_eval_env, config),
+        # 60 frames a second, one of four seen.
+        fps=15,
+        film_scale=2,
     )
 
 

@@ -4,6 +4,7 @@ python -m experiments.benchmark replay
 python -m experiments.benchmark replay --rows 100000
 python -m experiments.benchmark atari
 python -m experiments.benchmark memory
+python -m experiments.benchmark gym
 """
 
 import dataclasses
@@ -22,6 +23,7 @@ from bqfd_jax.replay import Replay, ReplayState, make_replay, sum_tree
 from bqfd_jax.training.on_host import to_device
 from bqfd_jax.types import Batch, Row
 from experiments import atari_config, atari_job
+from experiments.benchmark_gym import GymBenchmark, benchmark_gym
 from experiments.run_folder import UsageError, peak_memory_gb, run_main
 
 _FRAME = (84, 84)
@@ -357,7 +359,12 @@ def benchmark_memory(config: MemoryBenchmark) -> dict[str, float]:
 def main() -> None:
     """Runs the benchmark that the command line names."""
     tyro.extras.subcommand_cli_from_dict(
-        {"replay": _replay_command, "atari": _atari_command, "memory": _memory_command},
+        {
+            "replay": _replay_command,
+            "atari": _atari_command,
+            "memory": _memory_command,
+            "gym": _gym_command,
+        },
         description=__doc__,
         prog="python -m experiments.benchmark",
     )
@@ -366,6 +373,11 @@ def main() -> None:
 def _atari_command(config: Annotated[AtariBenchmark, tyro.conf.arg(name="")]) -> None:
     """The Atari loop beside its parts."""
     benchmark_atari(config)
+
+
+def _gym_command(config: Annotated[GymBenchmark, tyro.conf.arg(name="")]) -> None:
+    """The host loop on CartPole beside stable-baselines3's DQN."""
+    benchmark_gym(config)
 
 
 def _memory_command(config: Annotated[MemoryBenchmark, tyro.conf.arg(name="")]) -> None:

@@ -21,7 +21,7 @@ import pytest
 from bqfd_jax import demos
 from bqfd_jax.checkpoint import CheckpointError
 from bqfd_jax.metrics import read_jsonl
-from experiments import atari, atari_config, run_folder
+from experiments import atari, atari_config, host_run, run_folder
 from experiments.atari_job import prepare_shape, unique_names
 from experiments.run_folder import RunError, UsageError, run_main
 
@@ -283,7 +283,7 @@ def test_without_the_replay_checkpoints_are_small_and_counts_resume_at_their_mea
     # Learner, target and Adam's two moments: no frames.
     assert size < 4_000_000
     job, _ = atari.prepare(config)
-    training = atari.Training(job, config.out, resume=True)
+    training = host_run.Training(job, config.out, resume=True)
     visits = np.asarray(training.loop.state.replay.visit_count)
     assert (visits == visits[0]).all()
     assert visits[0] > 1
@@ -295,7 +295,7 @@ def test_training_goes_on_without_disk_space(config, monkeypatch, capsys):
     def no_space(self, step, state):
         raise CheckpointError("could not save: no space left on device")
 
-    monkeypatch.setattr(atari.Checkpointer, "save", no_space)
+    monkeypatch.setattr(host_run.Checkpointer, "save", no_space)
     atari.train(config)
     text = capsys.readouterr()
     assert "WARNING: NO CHECKPOINT at step 60" in text.out + text.err
@@ -339,13 +339,13 @@ class StopAt:
 
     def __init__(self, monkeypatch, *, step=None, updates=None):
         self.step, self.updates = step, updates
-        made = atari.Training.__init__
+        made = host_run.Training.__init__
 
         def remember(training, *arguments, **options):
             self.training = training
             made(training, *arguments, **options)
 
-        monkeypatch.setattr(atari.Training, "__init__", remember)
+        monkeypatch.setattr(host_run.Training, "__init__", remember)
 
     def __call__(self):
         if self.updates is not None:
@@ -363,12 +363,12 @@ class StopAt:
     ],
 )
 def test_wherever_a_run_is_stopped_nothing_is_missing_when_it_goes_on(config, monkeypatch, where):
-    monkeypatch.setattr(atari, "_CHUNK", 1)
-    monkeypatch.setattr(atari, "measure_pace", lambda job: atari.Pace(0.0, 0.0))
+    monkeypatch.setattr(host_run, "_CHUNK", 1)
+    monkeypatch.setattr(host_run, "measure_pace", lambda job: host_run.Pace(0.0, 0.0))
     stop = StopAt(monkeypatch, **where)
     with monkeypatch.context() as patch:
         patch.setattr(atari.run_folder, "stop_signals", lambda when: nullcontext(stop))
-        with pytest.raises(atari.StopRequested, match="--resume"):
+        with pytest.raises(run_folder.StopRequested, match="--resume"):
             atari.train(config)
     atari.train(dataclasses.replace(config, resume=True))
     check_metrics(config.out)
@@ -382,7 +382,7 @@ def test_wherever_a_run_is_stopped_nothing_is_missing_when_it_goes_on(config, mo
 
 def test_odd_lengths(config, monkeypatch):
     """Fewer steps than games, no evaluation on the way, a log period that is never reached."""
-    monkeypatch.setattr(atari, "measure_pace", lambda job: atari.Pace(0.0, 0.0))
+    monkeypatch.setattr(host_run, "measure_pace", lambda job: host_run.Pace(0.0, 0.0))
     odd = dataclasses.replace(config, steps=2, eval_period=0, log_period=1000, final_steps=1)
     atari.train(odd)
     rows = read_jsonl(config.out / "metrics.jsonl")
@@ -395,12 +395,12 @@ def test_odd_lengths(config, monkeypatch):
 
 
 def test_a_full_disk_at_the_end_still_leaves_the_table(config, monkeypatch, capsys):
-    monkeypatch.setattr(atari, "measure_pace", lambda job: atari.Pace(0.0, 0.0))
+    monkeypatch.setattr(host_run, "measure_pace", lambda job: host_run.Pace(0.0, 0.0))
 
     def no_space(path, obj):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(atari, "write_json_atomic", no_space)
+    monkeypatch.setattr(host_run, "write_json_atomic", no_space)
     with pytest.raises(RunError, match=r"summary.json: .*No space left"):
         atari.train(config)
     assert "final score" in capsys.readouterr().out
@@ -482,7 +482,7 @@ def test_rows_of_several_demonstrations_lie_one_after_the_other(demo, human, con
 
 @pytest.mark.slow
 def test_several_demonstrations_of_both_kinds(demo, human, config, monkeypatch, capsys):
-    monkeypatch.setattr(atari, "measure_pace", lambda job: atari.Pace(0.0, 0.0))
+    monkeypatch.setattr(host_run, "measure_pace", lambda job: host_run.Pace(0.0, 0.0))
     config = dataclasses.replace(config, demo=(str(demo), str(human)))
     atari.train(config)
     text = capsys.readouterr().out

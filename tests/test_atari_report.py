@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from experiments import atari_config, atari_report, run_folder
+from experiments import atari_config, atari_report, host_report, run_folder
 from experiments.run_folder import UsageError
 
 
@@ -22,14 +22,14 @@ def test_the_final_score_is_that_of_all_late_episodes():
         evaluation(90_000, first.mean(), first.std(), 3),
         evaluation(100_000, second.mean(), second.std(), 2),
     ]
-    final = atari_report.final_score([early, *late], 100_000, 20_000)
+    final = host_report.final_score([early, *late], 100_000, 20_000)
     together = np.concatenate([first, second])
     assert final["mean"] == pytest.approx(together.mean())
     assert final["std"] == pytest.approx(together.std())
-    assert atari_report.final_score([early], 100_000, 20_000) == {"mean": None, "std": None}
+    assert host_report.final_score([early], 100_000, 20_000) == {"mean": None, "std": None}
     # With three games the evaluation due at 80,000 comes at 80,001, and is still not of the last.
     late[0]["step"], early["step"] = 90_000, 80_001
-    assert atari_report.final_score([early, *late], 100_000, 20_000, slack=3) == final
+    assert host_report.final_score([early, *late], 100_000, 20_000, slack=3) == final
 
 
 def summary(agent, seed, mean, **changes):

@@ -20,6 +20,8 @@ LAYERS = (
     ("posterior", "losses", "exploration", "networks", "replay", "envs", "gekf", "tabular"),
     ("agents",),
     ("training", "checkpoint", "metrics", "plots", "video", "demos", "statistics"),
+    ("policy",),
+    ("learning",),
 )
 LAYER_OF = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}
 # Within a layer, these and no others.
@@ -132,7 +134,7 @@ def test_the_library_reads_no_flags_and_no_clock(module):
     assert not roots & (FLAGS | CLOCKS | UNSAFE | RANDOM_STATE)
     assert "sys.argv" not in MODULES[module]
     assert "experiments" not in roots
-    if module != "bqfd_jax.envs.atari":
+    if module not in ("bqfd_jax.envs.atari", "bqfd_jax.envs.gymnasium"):
         assert not roots & {"envpool", "gym", "gymnasium"}
     if module != "bqfd_jax.envs.ale":
         assert "ale_py" not in roots

@@ -397,3 +397,72 @@ def test_prior_does_not_learn():
 def test_an_empty_ensemble_is_refused(size):
     with pytest.raises(ValueError, match=f"at least one member, got {size}"):
         networks.ensemble(SINGLE, size)
+
+
+# --- Networks by observation ---
+
+
+def chosen(frame_shape, dtype, *, stack=1, **options):
+    """Q-values of zeros, and the names of all layers with their shapes."""
+    network = networks.for_observation(frame_shape, dtype, 3, stack=stack, **options)
+    observation = jnp.zeros((2, stack, *frame_shape), dtype)
+    params = jax.eval_shape(network.init, jax.random.key(0), observation)
+    q = jax.eval_shape(network.apply, params, observation)
+    assert q.shape == (2, 3)
+    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+    return {jax.tree_util.keystr(path): leaf.shape for path, leaf in leaves}
+
+
+def kernels(layers):
+    return [shape for name, shape in layers.items() if "Conv" in name and "kernel" in name]
+
+
+def test_vectors_get_dense_layers():
+    layers = chosen((4,), jnp.float32, stack=2, hidden=8)
+    assert kernels(layers) == []
+    assert (8, 8) in layers.values()
+    assert layers["['params']['torso']['Dense_0']['kernel']"] == (8, 8)  # 2 x 4 numbers
+
+
+@pytest.mark.parametrize(
+    ("shape", "stack", "channels"),
+    [((84, 84), 4, 4), ((4, 84, 84), 1, 4), ((84, 84, 3), 2, 6)],
+)
+def test_images_of_84_bytes_get_natures_convolutions(shape, stack, channels):
+    assert kernels(chosen(shape, jnp.uint8, stack=stack)) == [
+        (8, 8, channels, 32), (4, 4, 32, 64), (3, 3, 64, 64)
+    ]  # fmt: skip
+
+
+def test_other_images_get_small_convolutions():
+    small = chosen((10, 10, 4), jnp.int8)
+    assert kernels(small) == [(3, 3, 4, 16), (3, 3, 16, 32)]
+    # No cell is lost ...
+    assert (10 * 10 * 32, 256) in small.values()
+    # ... but large images are halved until they are small, and colours may come first.
+    large = chosen((3, 96, 64), jnp.uint8)
+    assert kernels(large) == [(3, 3, 3, 16), (3, 3, 16, 32), (3, 3, 32, 32)]
+    assert (12 * 16 * 32, 256) in large.values()
+    assert kernels(chosen((7, 7), jnp.float32, stack=2)) == [(3, 3, 2, 16), (3, 3, 16, 32)]
+
+
+def test_bytes_are_scaled_and_other_numbers_are_not():
+    def q_of(dtype, value, **options):
+        network = networks.for_observation((5, 5), dtype, 2, hidden=4, **options)
+        params = network.init(jax.random.key(0), jnp.zeros((1, 1, 5, 5), dtype))
+        return network.apply(params, jnp.full((1, 1, 5, 5), value, dtype))
+
+    np.testing.assert_allclose(q_of(jnp.uint8, 255), q_of(jnp.float32, 1.0), rtol=1e-5)
+    np.testing.assert_allclose(q_of(jnp.int8, 1), q_of(jnp.float32, 1.0), rtol=1e-5)
+    np.testing.assert_allclose(q_of(jnp.uint8, 10, scale=10), q_of(jnp.float32, 1.0), rtol=1e-5)
+
+
+def test_what_cannot_be_chosen_for():
+    for shape, options, message in (
+        ((), {}, "give your own"),
+        ((2, 2, 2, 2), {}, "give your own"),
+        ((4,), {"stack": 0}, "stack is 0"),
+        ((4,), {"hidden": -1}, "hidden is -1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            networks.for_observation(shape, jnp.float32, 2, **options)

@@ -353,3 +353,21 @@ def test_randomness_is_a_function_of_the_key_and_the_counters():
     counts = np.bincount(actions(2, steps=1000).ravel(), minlength=5)
     # 1000 draws of 5 actions: standard deviation 12.6.
     assert (np.abs(counts - 200) < 60).all()
+
+
+def test_one_call_does_the_same_as_many():
+    def run(**options):
+        env, _, trainer = make()
+        loop = make_loop(
+            trainer, env, updates_per_step=Fraction(3, 4), learning_starts=8, **options
+        )
+        scores = loop.run(60)
+        return loop, scores, np.stack(env.actions)
+
+    many, scores, actions = run()
+    one, same_scores, same_actions = run(one_call=True)
+    np.testing.assert_array_equal(actions, same_actions)
+    assert scores == same_scores
+    assert int(one.state.learner.updates) == int(many.state.learner.updates) == 39
+    chex.assert_trees_all_close(one.state.learner.params, many.state.learner.params, rtol=1e-5)
+    chex.assert_trees_all_close(one.state.replay.tree[-1], many.state.replay.tree[-1], rtol=1e-4)

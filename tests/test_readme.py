@@ -18,12 +18,25 @@ COMMANDS = [
 
 
 def test_there_are_snippets_to_run():
-    assert len(SNIPPETS) == 2
+    assert len(SNIPPETS) == 3
+
+
+def test_the_environment_snippet_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # Fewer steps than the README has, for time.
+    assert "steps=4_000" in SNIPPETS[0]
+    short = SNIPPETS[0].replace("4_000", "600").replace("episodes=10)", "episodes=4)")
+    scope = {}
+    exec(compile(short.replace(" / 10", " / 4"), "README", "exec"), scope)
+    assert len(scope["demonstration"].scores) == 4
+    assert scope["action"] in (0, 1)
+    assert (tmp_path / "policy.npz").exists()
+    assert scope["result"].metrics[-1]["step"] == 600
 
 
 def test_the_loss_snippet_gives_what_the_formula_gives():
     scope = {}
-    exec(compile(SNIPPETS[0], "README", "exec"), scope)
+    exec(compile(SNIPPETS[1], "README", "exec"), scope)
     weight = 0.6 * (4.0**2 + 4 * 1) / (4.0 + 1) ** 2
     probability = np.exp(3 * 0.2) / (np.exp(3 * 0.1) + np.exp(3 * 0.2))
     expert = 0.99 * 0.5 + 3 * weight * (1 - probability) - 0.2
@@ -32,7 +45,7 @@ def test_the_loss_snippet_gives_what_the_formula_gives():
 
 def test_the_agent_snippet_trains():
     scope = {}
-    exec(compile(SNIPPETS[1], "README", "exec"), scope)
+    exec(compile(SNIPPETS[2], "README", "exec"), scope)
     returns = scope["trace"].episode_return[scope["trace"].episode_ended]
     assert returns.shape == (20,)
     best = 1 - 0.01 * 9 / 10

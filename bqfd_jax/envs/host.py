@@ -5,6 +5,10 @@ import numpy as np
 from bqfd_jax.types import HostStep, Row
 
 
+class HostEnvironmentError(RuntimeError):
+    """An environment failed, or showed what cannot be learnt from; the message says where."""
+
+
 def to_row(step: HostStep, actions: np.ndarray, following: HostStep, gamma: float) -> Row:
     """The rows of one observation, ready for a replay.
 

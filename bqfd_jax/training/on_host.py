@@ -67,6 +67,7 @@ class HostTrainer(NamedTuple):
     begin: Callable[..., tuple[HostTrainState, Array]]  # (state, Seen) -> (state, actions [L])
     interact: Callable[..., tuple[HostTrainState, Array]]  # the same
     update: Callable[[HostTrainState], HostTrainState]
+    iterate: Callable[..., tuple[HostTrainState, Array]]  # (state, Seen, count): both in one call
     pretrain: Callable[[HostTrainState], HostTrainState]
     read: Callable[..., tuple[HostTrainState, Array, dict[str, Array]]]  # state -> (.., means)
 
@@ -95,6 +96,7 @@ def make_host_trainer(
       `begin` is shown the first observations of new episodes and chooses actions.
       `interact` is shown what came of them: it writes that into the replay and chooses the next.
       `update` learns from one batch, `pretrain` from one of demonstrations alone.
+      `iterate` is `interact` and then `count` times `update`, in one call.
       `read` gives the number of updates since it was last called, the means of their metrics, and
         with these what the agent says of its replay.
     """
@@ -160,6 +162,12 @@ def make_host_trainer(
             num_totals=state.num_totals + 1,
         )
 
+    def iterate(state: HostTrainState, seen: Seen, count: Array) -> tuple[HostTrainState, Array]:
+        state, action = interact(state, seen)
+        return jax.lax.fori_loop(
+            0, count, lambda _, state: learn(state, agent.update), state
+        ), action
+
     def read(state: HostTrainState) -> tuple[HostTrainState, Array, dict[str, Array]]:
         count = state.num_totals
         means = {name: total / count for name, total in state.totals.items()}
@@ -178,6 +186,7 @@ def make_host_trainer(
         begin=donating(act),
         interact=donating(interact),
         update=donating(lambda state: learn(state, agent.update)),
+        iterate=donating(iterate),
         pretrain=donating(lambda state: learn(state, agent.pretrain)),
         read=donating(read),
     )
@@ -243,6 +252,8 @@ class HostLoop:
       updates_per_step: updates per agent step, all lanes counted: with 8 lanes and 1/4, two
         updates each time that all lanes have stepped.
       learning_starts: agent steps before the first update.
+      one_call: act and learn in one call.  A call takes as long as an update of a small network, so
+        that waiting for the learning, too, is the lesser evil there.
     """
 
     def __init__(
@@ -253,6 +264,7 @@ class HostLoop:
         *,
         updates_per_step: Fraction,
         learning_starts: int = 0,
+        one_call: bool = False,
     ):
         if updates_per_step < 0:
             raise ValueError(f"updates_per_step is {updates_per_step}, but must be at least 0")
@@ -264,6 +276,7 @@ class HostLoop:
         self._updates_due = functools.partial(
             updates_due, updates_per_step=updates_per_step, learning_starts=learning_starts
         )
+        self._one_call = one_call
         self._seen: HostStep | None = None
 
     def run(self, num_steps: int) -> list[float]:
@@ -276,6 +289,20 @@ class HostLoop:
 
     def _iterate(self) -> list[float]:
         """One step in every lane, and the updates that are due with it."""
+        before, self.step = self.step, self.step + self.env.num_lanes
+        due = self._updates_due(self.step) - self._updates_due(before)
+        if self._seen is not None and self._one_call:
+            self.state, actions = self.trainer.iterate(
+                self.state, to_device(self._seen), np.int32(due)
+            )
+        else:
+            actions = self._act()
+            for _ in range(due):
+                self.state = self.trainer.update(self.state)
+        self._seen = self.env.step(np.asarray(actions))
+        return self.scores.see(self._seen)
+
+    def _act(self) -> Array:
         if self._seen is None:
             self._seen = self.env.reset()
             self.state, actions = self.trainer.begin(self.state, to_device(self._seen))
@@ -283,11 +310,7 @@ class HostLoop:
             self.state, actions = self.trainer.interact(self.state, to_device(self._seen))
         # Asked for ahead of the learning, or it would arrive after it.
         actions.copy_to_host_async()
-        before, self.step = self.step, self.step + self.env.num_lanes
-        for _ in range(self._updates_due(self.step) - self._updates_due(before)):
-            self.state = self.trainer.update(self.state)
-        self._seen = self.env.step(np.asarray(actions))
-        return self.scores.see(self._seen)
+        return actions
 
 
 def to_device(step: HostStep) -> Seen:

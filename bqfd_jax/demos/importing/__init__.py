@@ -6,7 +6,7 @@ be used is counted, and a file that breaks its own layout is refused with its na
 """
 
 from bqfd_jax.demos.importing.agc import import_agc
-from bqfd_jax.demos.importing.arrays import import_arrays
+from bqfd_jax.demos.importing.arrays import from_arrays, import_arrays
 from bqfd_jax.demos.importing.atari_head import import_atari_head
 from bqfd_jax.demos.importing.build import Imported
 from bqfd_jax.demos.importing.minari import import_minari
@@ -21,6 +21,7 @@ SOURCES = {
 __all__ = [
     "SOURCES",
     "Imported",
+    "from_arrays",
     "import_agc",
     "import_arrays",
     "import_atari_head",

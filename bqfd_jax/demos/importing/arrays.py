@@ -22,7 +22,7 @@ led to is not there.  A last step that is neither terminated nor truncated is a 
 """  # noqa: E501
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,39 @@ def import_arrays(
     if not path.is_file():
         raise DemonstrationError(f"there is no file {path}")
     tell(path.name)
-    arrays = read_npz(path)
+    return from_arrays(
+        read_npz(path),
+        path,
+        game=game,
+        only=only,
+        max_steps=max_steps,
+        name=name or path.stem,
+        source={"from": "arrays", "file": path.name},
+    )
+
+
+def from_arrays(
+    arrays: Mapping[str, np.ndarray],
+    where: object = "the arrays",
+    *,
+    game: str | None = None,
+    only: Sequence[str] = (),
+    max_steps: int = 0,
+    name: str = "",
+    source: Mapping[str, Any] | None = None,
+) -> Imported:
+    """What `import_arrays` makes of a file, of arrays in memory.
+
+    Args:
+      arrays: see this module's text.
+      where: they come from, for errors.
+      game: the environment; needed if the arrays do not tell.
+      only: episodes to use, counted from 0; all unless given.
+      max_steps: agent steps after which no more is read; 0: all.
+      name: of the demonstration.
+      source: kept with it, JSON.
+    """
+    path, arrays = where, dict(arrays)
     _check_arrays(path, arrays)
     told = str(arrays["env"][()]) if "env" in arrays else None
     env = game or told
@@ -93,8 +125,8 @@ def import_arrays(
     return builder.finish(
         game=env,
         num_actions=num_actions,
-        name=name or path.stem,
-        source={"from": "arrays", "file": path.name},
+        name=name,
+        source=dict(source or {"from": "arrays"}),
         nothing=f"{path}: no step could be used",
         action_meaning=meaning,
     )
@@ -116,7 +148,7 @@ def check_atari_frames(shape: tuple[int, ...], dtype: Any, where: object) -> Non
         )
 
 
-def _check_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+def _check_arrays(path: object, arrays: dict[str, np.ndarray]) -> None:
     """Checks lengths, types and values; `frames` is called `observations` from here on."""
     if "frames" in arrays:
         arrays["observations"] = arrays.pop("frames")
@@ -156,7 +188,7 @@ def _check_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
         raise DemonstrationError(f"{path}: observations[{at}] holds values that are not finite")
 
 
-def _num_actions(path: Path, arrays: dict[str, np.ndarray]) -> int:
+def _num_actions(path: object, arrays: dict[str, np.ndarray]) -> int:
     most = int(arrays["actions"].max()) + 1
     num_actions = int(arrays.get("num_actions", most))
     if most > num_actions:
@@ -168,7 +200,7 @@ def _num_actions(path: Path, arrays: dict[str, np.ndarray]) -> int:
 
 
 def _action_meaning(
-    path: Path, arrays: dict[str, np.ndarray], meaning: tuple[int, ...]
+    path: object, arrays: dict[str, np.ndarray], meaning: tuple[int, ...]
 ) -> tuple[int, ...]:
     """What the file's actions mean, numbers among the 18."""
     own = tuple(int(number) for number in arrays.get("action_meaning", meaning))
@@ -183,7 +215,7 @@ def _action_meaning(
     return own
 
 
-def _takes(path: Path, arrays: dict[str, np.ndarray], builder: Builder) -> Iterator[Take]:
+def _takes(path: object, arrays: dict[str, np.ndarray], builder: Builder) -> Iterator[Take]:
     terminated = arrays["terminated"] != 0
     ends = np.flatnonzero(terminated | (arrays["truncated"] != 0)) + 1
     T, observations, lives = len(terminated), arrays["observations"], arrays.get("lives")

@@ -1,0 +1,219 @@
+"""A trained agent without all that trained it: observations in, actions out; saved and loaded."""
+
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bqfd_jax import networks
+from bqfd_jax.demos.npz import DemonstrationError, read_npz, write_npz_atomic
+from bqfd_jax.networks import Network
+from bqfd_jax.types import Array, Params
+
+_FORMAT = 1
+
+
+class PolicyError(ValueError):
+    """A policy cannot be saved, loaded or asked that; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Policy:
+    """Acts greedily by the Q-values of a network; a pure function of what it sees."""
+
+    network: Network  # Q-values [B, A], or [B, K, A] of an ensemble, of which the mean counts
+    params: Params
+    num_actions: int
+    frame_shape: tuple[int, ...]
+    frame_dtype: np.dtype
+    stack: int = 1  # frames per observation
+    # What `networks.for_observation` needs to make the network again, beside the fields above, and
+    # of an ensemble its `size` and `prior_scale`; None: the network is someone's own.
+    made_with: dict[str, Any] | None = None
+
+    def q_values(self, observations: Any) -> Array:
+        """Q-values `[L, A]` of observations as `act` takes them."""
+        return self._q_values(self.params, self._checked(observations)[0])
+
+    def act(self, observations: Any) -> np.ndarray:
+        """The best action of each observation.
+
+        Args:
+          observations: `[L, *frame_shape]`, or a single one; with `stack` above 1 there is an axis
+            of so many frames, the newest last, before `frame_shape`.
+
+        Returns:
+          Actions `[L]` int32, or a single one.
+        """
+        batch, is_single = self._checked(observations)
+        actions = np.asarray(self._greedy(self.params, batch))
+        return actions[0] if is_single else actions
+
+    def _checked(self, observations: Any) -> tuple[np.ndarray, bool]:
+        expected = self.frame_shape if self.stack == 1 else (self.stack, *self.frame_shape)
+        observations = np.asarray(observations, self.frame_dtype)
+        is_single = observations.shape == expected
+        if is_single:
+            observations = observations[None]
+        if observations.shape[1:] != expected or not len(observations):
+            raise PolicyError(
+                f"observations are {list(observations.shape)}, but must be {list(expected)} or "
+                f"[L, {', '.join(map(str, expected))}]"
+            )
+        return observations.reshape(-1, self.stack, *self.frame_shape), is_single
+
+    @functools.cached_property
+    def _q_values(self) -> Callable[[Params, Array], Array]:
+        return jax.jit(functools.partial(_mean_q, self.network.apply))
+
+    @functools.cached_property
+    def _greedy(self) -> Callable[[Params, Array], Array]:
+        def greedy(params: Params, observations: Array) -> Array:
+            q = _mean_q(self.network.apply, params, observations)
+            return jnp.argmax(q, axis=-1).astype(jnp.int32)
+
+        return jax.jit(greedy)
+
+
+def _mean_q(apply: Callable[[Params, Array], Array], params: Params, observations: Array) -> Array:
+    q = apply(params, observations)
+    return jnp.mean(q, axis=1) if q.ndim == 3 else q
+
+
+def save_policy(policy: Policy, path: str | os.PathLike[str]) -> None:
+    """Writes a policy as `.npz`; `path` holds the old file or all of the new, never less."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(policy.params)
+    meta = {
+        "format": _FORMAT,
+        "kind": "policy",
+        "num_actions": policy.num_actions,
+        "frame_shape": list(policy.frame_shape),
+        "frame_dtype": policy.frame_dtype.name,
+        "stack": policy.stack,
+        "made_with": policy.made_with,
+        "params": [jax.tree_util.keystr(keys) for keys, _ in leaves],
+    }
+    arrays = {f"param_{i}": np.asarray(leaf) for i, (_, leaf) in enumerate(leaves)}
+    write_npz_atomic(path, meta=np.array(json.dumps(meta)), **arrays)
+
+
+def load_policy(path: str | os.PathLike[str], *, network: Any = None) -> Policy:
+    """Reads a policy; executes nothing that is in the file.
+
+    Args:
+      path: what `save_policy` wrote.
+      network: the same that was trained, if it was one's own; see `learning.train`.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      PolicyError: it is damaged, holds no policy, or the network does not fit.
+    """
+    path = Path(path)
+    try:
+        arrays = read_npz(path)
+        meta = json.loads(str(arrays["meta"][()]))
+        if meta["kind"] != "policy" or meta["format"] != _FORMAT:
+            raise PolicyError(f"{path} is a {meta['kind']} of format {meta['format']}")
+        shape = {
+            "num_actions": int(meta["num_actions"]),
+            "frame_shape": tuple(meta["frame_shape"]),
+            "frame_dtype": np.dtype(meta["frame_dtype"]),
+            "stack": int(meta["stack"]),
+        }
+        names, made_with = list(meta["params"]), meta["made_with"]
+        stored = [arrays[f"param_{i}"] for i in range(len(names))]
+    except (DemonstrationError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise PolicyError(f"{path} is no policy: {error}") from error
+    if network is not None:
+        network = own_network(network, **shape)
+    elif made_with is None:
+        raise PolicyError(f"{path} was trained with a network of one's own: give it (network)")
+    else:
+        network = chosen_network(made_with, **shape)
+    params = _fill(path, network, dict(zip(names, stored, strict=True)), shape)
+    return Policy(network=network, params=params, made_with=made_with, **shape)
+
+
+def _fill(
+    path: Path, network: Network, stored: dict[str, np.ndarray], shape: dict[str, Any]
+) -> Params:
+    """The parameters of a network, each from the array of its name."""
+    template = jax.eval_shape(network.init, jax.random.key(0), example(**shape))
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(template)
+    wanted = {jax.tree_util.keystr(keys): leaf for keys, leaf in leaves}
+    for name in dict.fromkeys([*wanted, *stored]):
+        one, other = wanted.get(name), stored.get(name)
+        if one is None or other is None or (one.shape, one.dtype) != (other.shape, other.dtype):
+            raise PolicyError(
+                f"{path} does not fit the network: {name} is {_describe(other)} in the file and "
+                f"{_describe(one)} in the network"
+            )
+    return treedef.unflatten([jnp.asarray(stored[name]) for name in wanted])
+
+
+def _describe(array: Any) -> str:
+    return "missing" if array is None else f"{array.dtype}{list(array.shape)}"
+
+
+def example(
+    *, frame_shape: tuple[int, ...], frame_dtype: Any, stack: int, num_actions: int = 0
+) -> jax.ShapeDtypeStruct:
+    """The shape of what a network sees."""
+    del num_actions
+    return jax.ShapeDtypeStruct((1, stack, *frame_shape), frame_dtype)
+
+
+def chosen_network(
+    made_with: dict[str, Any],
+    *,
+    num_actions: int,
+    frame_shape: tuple[int, ...],
+    frame_dtype: Any,
+    stack: int,
+) -> Network:
+    """The network of `networks.for_observation`, as an ensemble if `made_with` has a size."""
+    options = {name: made_with[name] for name in ("hidden", "scale") if name in made_with}
+    network = networks.for_observation(
+        frame_shape, frame_dtype, num_actions, stack=stack, **options
+    )
+    if "size" not in made_with:
+        return network
+    return networks.ensemble(network, made_with["size"], prior_scale=made_with["prior_scale"])
+
+
+def own_network(
+    network: Any, *, num_actions: int, frame_shape: tuple[int, ...], frame_dtype: Any, stack: int
+) -> Network:
+    """Someone's own network, checked; without stacks it need not know of their axis."""
+    given = networks.as_network(network)
+    if stack == 1:
+        made = Network(
+            init=lambda key, observation: given.init(key, observation[:, 0]),
+            apply=lambda params, observation: given.apply(params, observation[:, 0]),
+        )
+    else:
+        made = given
+    seen = example(frame_shape=frame_shape, frame_dtype=frame_dtype, stack=stack)
+    shown = list(seen.shape if stack > 1 else (1, *frame_shape))
+    try:
+        q = jax.eval_shape(
+            lambda observation: made.apply(made.init(jax.random.key(0), observation), observation),
+            jnp.zeros(seen.shape, seen.dtype),
+        )
+    except Exception as error:
+        raise PolicyError(
+            f"the network cannot be applied to observations {shown}: {error}"
+        ) from error
+    if getattr(q, "shape", None) != (1, num_actions):
+        raise PolicyError(
+            f"the network gives {_describe(q)} for observations {shown}, but must give Q-values "
+            f"[1, {num_actions}]"
+        )
+    return made

@@ -1,0 +1,312 @@
+"""`python -m experiments.gym`: its folder, resuming, demonstrations, failures, comparisons."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import av
+import gymnasium
+import numpy as np
+import pytest
+from gym_probes import Chain, Failing
+from scipy import stats
+
+from bqfd_jax import demos, learning
+from bqfd_jax.metrics import read_jsonl
+from bqfd_jax.policy import load_policy
+from experiments import gym, gym_compare, gym_config, gym_job, gym_scripts, host_run, run_folder
+from experiments.run_folder import RunError, StopRequested, UsageError, run_main
+
+ROOT = Path(__file__).parent.parent
+for name, maker in (("Chain", Chain), ("Failing", Failing)):
+    if f"bqfd-{name}-v0" not in gymnasium.registry:
+        gymnasium.register(f"bqfd-{name}-v0", entry_point=maker, max_episode_steps=30)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(host_run, "measure_pace", lambda job: host_run.Pace(0.0, 0.0))
+
+
+def tiny(out, **changes):
+    """A run that takes seconds."""
+    base = gym_config.default(240)
+    settings = {
+        "env": "bqfd-Chain-v0",
+        "demo_quality": "bad",
+        "demo_steps": 30,
+        "steps": 240,
+        "envs": 4,
+        "update_period": 4,
+        "learning_starts": 40,
+        "log_period": 40,
+        "eval_period": 120,
+        "eval_episodes": 2,
+        "final_steps": 120,
+        "checkpoint_period": 120,
+        "hidden": 8,
+        "out": out,
+        "bqfd": dataclasses.replace(base.bqfd, batch_size=8, pretrain_updates=5),
+    }
+    return dataclasses.replace(base, **settings | changes)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    out = tmp_path_factory.mktemp("gym") / "whole"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_run, "measure_pace", lambda job: host_run.Pace(0.0, 0.0))
+        summary = gym.train(tiny(out))
+    return out, summary
+
+
+def check_metrics(out):
+    rows = read_jsonl(out / "metrics.jsonl")
+    training = [row for row in rows if "eval_mean" not in row]
+    assert [row["step"] for row in training] == list(range(0, 241, 40))
+    # One in four from step 40 on, and five before all.
+    assert [row["updates"] for row in training] == [5, 5, 15, 25, 35, 45, 55]
+    assert [row["step"] for row in rows if "eval_mean" in row] == [0, 120, 240]
+
+
+def test_the_folder_is_as_ataris(whole):
+    out, summary = whole
+    check_metrics(out)
+    assert json.loads((out / "summary.json").read_text())["final"] == summary["final"]
+    assert (summary["game"], summary["agent"], summary["updates"]) == ("bqfd-Chain-v0", "bqfd", 55)
+    made = demos.load(out / "demonstration.npz")
+    assert summary["demo"]["steps"] == len(made.actions) >= 30
+    assert np.mean(made.actions == 0) > 0.7
+    assert (out / "learning_curve.png").stat().st_size > 5000
+    with av.open(str(out / "episode.mp4")) as film:
+        assert (film.streams.video[0].width, film.streams.video[0].height) == (40, 8)
+        assert film.streams.video[0].frames > 4
+    rows = [row for row in read_jsonl(out / "metrics.jsonl") if row.get("loss")]
+    assert all(np.isfinite(row["demo/bad/visit_weight"]) for row in rows)
+    policy = load_policy(out / "policy.npz")
+    assert policy.act(np.eye(5, dtype=np.float32)).shape == (5,)
+
+
+def test_a_stopped_run_goes_on_and_a_finished_one_can_be_played(whole, tmp_path, monkeypatch):
+    out = tmp_path / "stopped"
+    with monkeypatch.context() as patch:
+        calls = iter([False] * 4 + [True] * 1000)
+        patch.setattr(host_run, "_CHUNK", 1)
+        patch.setattr(run_folder, "stop_signals", lambda when: _Context(lambda: next(calls)))
+        with pytest.raises(StopRequested, match="--resume"):
+            gym.train(tiny(out))
+    assert not (out / "summary.json").exists()
+    first = demos.load(out / "demonstration.npz").checksum
+    gym.train(tiny(out, resume=True))
+    check_metrics(out)
+    assert demos.load(out / "demonstration.npz").checksum == first
+    with pytest.raises(UsageError, match="steps: was 240, now 300"):
+        gym.train(tiny(out, resume=True, steps=300))
+    gym.evaluate_run(gym.EvaluateConfig(out, episodes=3, video=False))
+    played = json.loads((out / "evaluation.json").read_text())
+    assert (played["step"], played["episodes"]) == (240, 3)
+    with pytest.raises(UsageError, match="is no run folder"):
+        gym.evaluate_run(gym.EvaluateConfig(tmp_path / "nowhere"))
+
+
+class _Context:
+    def __init__(self, value):
+        self.value = value
+
+    def __enter__(self):
+        return self.value
+
+    def __exit__(self, *exception):
+        return False
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("raise", "the pole fell off"),
+        pytest.param("nan", "not finite", marks=pytest.mark.slow),
+    ],
+)
+def test_an_environment_that_fails_leaves_a_checkpoint(tmp_path, how, message):
+    name = f"bqfd-{how}-v0"
+    if name not in gymnasium.registry:
+        gymnasium.register(name, lambda: Failing(at=30, how=how), max_episode_steps=30)
+    config = tiny(
+        tmp_path / "run", env=name, agent="dqn", demo=("none",), video=False, eval_period=0
+    )
+    with pytest.raises(RunError, match=f"(?s){message}.*Last checkpoint: step 1.*--resume"):
+        gym.train(config)
+    checkpoints = list((tmp_path / "run" / "checkpoints").glob("0*"))
+    assert checkpoints
+    assert max(int(path.name.split("-")[-1]) for path in checkpoints) < 240
+
+
+def test_demonstrations_that_do_not_fit(whole, tmp_path):
+    for made, message in (
+        (learning.record("CartPole-v1", gym_scripts.cart_pole, 1), r"float32\[4\]"),
+        (learning.record("Acrobot-v1", gym_scripts.acrobot, 1, max_steps=9), "knows 3 actions"),
+    ):
+        path = tmp_path / "other.npz"
+        demos.save(made, path)
+        with pytest.raises(UsageError, match=message):
+            gym.train(tiny(tmp_path / "run", demo=(str(path),)))
+    demos.save(demos.load_named("Breakout"), path)
+    with pytest.raises(UsageError, match="Atari"):
+        gym.train(tiny(tmp_path / "run", demo=(str(path),)))
+    # What cannot be run leaves no folder.
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--env", "CartPol-v1"], "did you mean"),
+        (["--env", "Pendulum-v1"], "only discrete actions"),
+        (["--demo", "nothing.npz"], "nothing.npz"),
+        (["--demo", "make", "none"], "--demo"),
+        (["--steps", "0"], "--steps is 0"),
+        (["--wrappers", "nowhere:It"], "--wrappers nowhere:It"),
+        (["--resume"], "--out"),
+        (["compare-demos", "--seeds", "0"], "--seeds is 0"),
+        (["evaluate", "--run", "nowhere"], "nowhere"),
+    ],
+)
+def test_bad_input_is_named(options, named, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["gym", *options])
+    with pytest.raises(SystemExit) as stopped:
+        run_main(gym.main)
+    assert stopped.value.code == 2
+    assert named in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+# --- Scripts ---
+
+
+@pytest.mark.parametrize(
+    ("env", "best", "bad"), [("CartPole-v1", 500, 9), ("MountainCar-v0", -100, -200)]
+)
+def test_mediocre_lies_between(env, best, bad):
+    script = gym_scripts.find(env)
+    good = learning.evaluate(env, script.act, 8).mean()
+    mediocre = learning.evaluate(env, script.act, 16, epsilon=script.mediocre_epsilon).mean()
+    worst = learning.evaluate(env, gym_scripts.always(0), 8, epsilon=gym_scripts.BAD_EPSILON).mean()
+    assert good == pytest.approx(best, rel=0.3)
+    assert worst == pytest.approx(bad, rel=0.4)
+    assert worst < mediocre < good
+
+
+def test_scripts_are_found_whatever_the_version():
+    assert gym_scripts.find("CartPole-v0") is gym_scripts.find("CartPole-v1")
+    assert gym_scripts.find("module:LunarLander-v3").act is gym_scripts.lunar_lander
+    assert gym_scripts.find("Taxi-v3") is None
+
+
+@pytest.mark.slow
+def test_without_a_script_a_policy_is_trained_and_said_so(monkeypatch, capsys):
+    monkeypatch.setattr(gym_job, "BRIEF_STEPS", 40)
+    config = tiny(None, demo_quality="mediocre")
+    (made,) = gym_job.load_demonstrations(config)
+    assert "training DQN for 40 steps to demonstrate with" in capsys.readouterr().out
+    assert len(made.actions) >= 30
+    assert made.origin["made"].startswith("by DQN after 40 steps")
+
+
+# --- Comparing ---
+
+
+def summary(steps, means, demo=None):
+    return {
+        "evaluations": [
+            {"step": s, "mean": m, "std": 0.0, "episodes": 1}
+            for s, m in zip(steps, means, strict=True)
+        ],
+        "final": {"mean": means[-1]},
+        "demo": None if demo is None else {"score": demo},
+    }
+
+
+def test_rows_of_the_comparison_by_hand(tmp_path):
+    without = gym_compare.Case("E-v0", "dqn", None)
+    case = gym_compare.Case("E-v0", "bqfd", "mediocre")
+    results = {
+        without: [summary([10, 20, 30], [0, 6, 9]), summary([10, 20, 30], [0, 1, 2])],
+        case: [summary([0, 10, 20], [6, 7, 8], 5), summary([0, 10, 20], [1, 2, 4], 5)],
+    }
+    row = gym_compare._row(case, results)
+    assert row["reached"] == [0, None]
+    assert row["reached_without"] == [20, None]
+    assert row["sooner"] == 1
+    assert row["final_mean"] == 6
+    half = stats.t.ppf(0.975, 1) * np.std([8, 4], ddof=1) / np.sqrt(2)
+    assert row["final_interval"] == pytest.approx(half)
+    text = gym_compare.table([gym_compare._row(without, results), row])
+    assert "| mediocre (5.0) | bqfd | 6.0 ± 25.4 | 0 never | 20 never | 1 of 2 seeds |" in text
+    gym_compare.draw(tmp_path / "c.png", results)
+    assert (tmp_path / "c.png").stat().st_size > 5000
+
+
+@pytest.mark.slow
+def test_a_comparison_is_resumed_run_by_run(tmp_path, capsys):
+    config = gym_compare.CompareDemosConfig(
+        envs=("bqfd-Chain-v0",), agents=("bqfd",), qualities=("bad",), seeds=2, steps=120,
+        demo_steps=30, eval_period=60, eval_episodes=2, out=tmp_path / "all",
+    )  # fmt: skip
+    ran = []
+
+    def train(run):
+        ran.append((run.agent, run.seed))
+        if len(ran) == 3:
+            raise StopRequested
+        return gym.train(run)
+
+    with pytest.raises(StopRequested):
+        gym_compare.compare_demos(config, train)
+    gym_compare.compare_demos(config, train)
+    assert ran == [("dqn", 0), ("dqn", 1), ("bqfd", 0), ("bqfd", 0), ("bqfd", 1)]
+    rows = json.loads((tmp_path / "all" / "comparison.json").read_text())
+    assert [(row["agent"], len(row["final"])) for row in rows] == [("dqn", 2), ("bqfd", 2)]
+    assert (tmp_path / "all" / "comparison.png").exists()
+    with pytest.raises(UsageError, match="holds another run"):
+        gym_compare.compare_demos(dataclasses.replace(config, steps=160), train)
+
+
+# --- From the outside ---
+
+
+@pytest.mark.slow
+def test_the_command_with_an_environment_alone(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.gym", "--env", "CartPole-v1", "--steps", "300",
+         "--log-period", "100", "--eval-period", "0", "--out", str(tmp_path / "run")],
+        cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "making a mediocre demonstration by a script" in done.stdout
+    assert "final score" in done.stdout
+    assert (tmp_path / "run" / "episode.mp4").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "env", "wrappers"),
+    [
+        ("minatar", "MinAtar/Breakout-v1", ()),
+        ("minigrid", "minigrid:MiniGrid-Empty-5x5-v0", ("minigrid.wrappers:ImgObsWrapper",)),
+    ],
+)
+def test_environments_that_the_library_does_not_know(module, env, wrappers, tmp_path, monkeypatch):
+    pytest.importorskip(module)
+    monkeypatch.setattr(gym_job, "BRIEF_STEPS", 40)
+    summary = gym.train(tiny(tmp_path / "run", env=env, wrappers=wrappers, video=False))
+    assert summary["updates"] == 55
+    # No line of the library or of the experiments names it.
+    for folder in ("bqfd_jax", "experiments"):
+        for path in (ROOT / folder).rglob("*.py"):
+            source = path.read_text().lower().replace("minigrid:minigrid-empty-5x5-v0", "")
+            source = source.replace("minigrid.wrappers:imgobswrapper", "")
+            assert module not in source, path

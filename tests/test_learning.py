@@ -1,0 +1,298 @@
+"""Learning in a few lines: training, playing, recording, and policies in files."""
+
+import dataclasses
+import functools
+import json
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gym_probes import Chain, Failing, Telling, telling_vector
+from gymnasium.vector import SyncVectorEnv
+from helpers import configure
+
+from bqfd_jax import learning
+from bqfd_jax.agents import BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnConfig
+from bqfd_jax.demos import DemonstrationError, load, save
+from bqfd_jax.demos.npz import write_npz_atomic
+from bqfd_jax.envs.gymnasium import GymVector
+from bqfd_jax.envs.host import HostEnvironmentError
+from bqfd_jax.policy import Policy, PolicyError, load_policy, save_policy
+
+
+def chain(num_lanes=4):
+    return SyncVectorEnv([Chain] * num_lanes)
+
+
+def right(observations):
+    return np.ones(len(observations), int)
+
+
+QUICK = {"batch_size": 16, "learning_rate": 3e-3, "pretrain_updates": 30}
+
+
+@functools.cache
+def trained():
+    """BQfD on the chain, with a demonstration that errs in a third of its steps."""
+    demonstration = learning.record(chain(1), right, 3, epsilon=0.4)
+    config = configure(BqfdConfig, **QUICK, epsilon_values=(0.2,))
+    rows = []
+    result = learning.train(
+        chain(), demonstration, config, steps=800, log_period=200, learning_starts=0,
+        on_metrics=rows.append,
+    )  # fmt: skip
+    return demonstration, result, rows
+
+
+# --- Training ---
+
+
+def test_an_agent_learns_from_a_flawed_demonstration():
+    demonstration, result, rows = trained()
+    scores = learning.evaluate(chain(), result.policy, 4)
+    np.testing.assert_array_equal(scores, [1, 1, 1, 1])
+    # As short as can be, which the demonstration was not.
+    best = learning.record(chain(1), result.policy, 1)
+    assert best.episode_lengths.tolist() == [Chain.length]
+    assert demonstration.episode_lengths.max() > Chain.length
+    assert [row["step"] for row in rows] == [200, 400, 600, 800]
+    assert rows == result.metrics
+    # One update per two steps, and the pre-training.
+    assert [row["updates"] for row in rows] == [130, 230, 330, 430]
+    assert int(result.state.learner.updates) == 430
+    assert np.isfinite(rows[-1]["loss"])
+    assert rows[-1]["train_episodes"] > 0
+    assert rows[-1]["train_score"] > 0.9
+
+
+def test_the_same_seed_gives_the_same_network_and_another_does_not():
+    config = configure(PddDqnConfig, batch_size=4)
+
+    def params(seed):
+        result = learning.train(chain(2), None, config, steps=40, seed=seed, learning_starts=10)
+        return jax.tree.leaves(result.state.learner.params)
+
+    first, again, other = params(0), params(0), params(1)
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not any(np.array_equal(a, b) for a, b in zip(first[-1:], other[-1:], strict=True))
+
+
+def test_without_demonstrations_it_is_dqn_and_configs_choose_the_agent():
+    assert isinstance(learning.small_config("bqfd", steps=10), BqfdConfig)
+    assert isinstance(learning.small_config("dqfd", steps=10), DqfdConfig)
+    assert isinstance(learning.small_config("bootstrapped", steps=10), BootstrappedConfig)
+    dqn = learning.small_config("dqn", steps=1000)
+    assert isinstance(dqn, PddDqnConfig)
+    assert (dqn.epsilon_steps, dqn.epsilon_values[0]) == ((0, 200), 1.0)
+    with pytest.raises(ValueError, match="agent is 'ppo'"):
+        learning.small_config("ppo", steps=10)
+
+
+def test_options_are_checked():
+    for wrong, message in (
+        ({"steps": 0}, "steps is 0"),
+        ({"steps": 10, "stack": 0}, "stack is 0"),
+        ({"steps": 10, "seed": -1}, "seed is -1"),
+        ({"steps": 10, "update_period": 0}, "update_period is 0"),
+        ({"steps": 10, "num_lanes": 3}, "num_lanes is 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            learning.train(GymVector(chain(2)), **wrong)
+
+
+# --- Networks of one's own ---
+
+
+class Own(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        assert x.ndim == 2, "no axis of stacks where there are none"
+        return nn.Dense(2)(nn.tanh(nn.Dense(7)(x)))
+
+
+def linear():
+    """A pair of plain functions."""
+    return (
+        lambda key, x: {"w": 0.1 * jax.random.normal(key, (x.shape[-1], 2))},
+        lambda params, x: x @ params["w"],
+    )
+
+
+@pytest.mark.parametrize("network", [Own(), linear()], ids=["flax", "functions"])
+def test_a_network_of_ones_own(network, tmp_path):
+    config = configure(PddDqnConfig, batch_size=4)
+    result = learning.train(chain(2), None, config, steps=20, learning_starts=10, network=network)
+    assert result.policy.act(np.eye(5, dtype=np.float32)).shape == (5,)
+    save_policy(result.policy, tmp_path / "own.npz")
+    with pytest.raises(PolicyError, match="network of one's own: give it"):
+        load_policy(tmp_path / "own.npz")
+    again = load_policy(tmp_path / "own.npz", network=network)
+    np.testing.assert_array_equal(again.q_values(np.eye(5)), result.policy.q_values(np.eye(5)))
+
+
+def test_networks_that_do_not_fit_are_named():
+    for network, message in (
+        (nn.Dense(3), r"gives float32\[1, 3\] .* must give Q-values \[1, 2\]"),
+        ((lambda k, x: {}, lambda p, x: x @ np.ones((9, 2))), "cannot be applied"),
+        ("mlp", "flax module or a pair"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            learning.train(chain(2), steps=10, network=network)
+
+
+# --- Demonstrations ---
+
+
+def test_recorded_episodes_are_whole_and_in_order(tmp_path):
+    made = learning.record(telling_vector(2), lambda o: o[:, 2].astype(int), 5, name="told")
+    # Lanes in turn, the first episode of each after every reset.
+    begins = np.cumsum(made.episode_lengths + 1) - made.episode_lengths - 1
+    assert made.frames[begins][:, 0].tolist() == [0, 1, 0, 1, 0]
+    assert (made.frames[begins][:, 2] == 0).all()
+    steps = np.diff(made.frames[:, 2])
+    assert (np.delete(steps, begins[1:] - 1) == 1).all()
+    # Actions are the times, and rewards say lane, episode, time and action.
+    frames = np.delete(made.frames, begins[1:] - 1, axis=0)[:-1]
+    np.testing.assert_array_equal(made.actions, frames[:, 2])
+    np.testing.assert_array_equal(
+        made.rewards, 1000 * frames[:, 0] + 100 * frames[:, 1] + 11 * frames[:, 2]
+    )
+    ends = begins + made.episode_lengths
+    assert made.terminated == tuple((made.frames[ends][:, 1] % 4 < 2).tolist())
+    save(made, tmp_path / "told.npz")
+    assert load(tmp_path / "told.npz").checksum == made.checksum
+
+
+def test_epsilon_is_the_share_of_random_actions():
+    made = learning.record("CartPole-v1", lambda o: np.zeros(len(o), int), 60, epsilon=0.5)
+    assert np.mean(made.actions == 1) == pytest.approx(0.25, abs=0.07)
+    assert learning.record(chain(1), right, 1, max_steps=3).terminated == (False,)
+    with pytest.raises(ValueError, match="epsilon is 2"):
+        learning.record(chain(1), right, 1, epsilon=2)
+    with pytest.raises(ValueError, match="episodes is 0"):
+        learning.evaluate(chain(1), right, 0)
+
+
+def test_arrays_become_the_same_demonstration_as_recording():
+    made = learning.record(chain(1), right, 2, epsilon=0.3)
+    T = len(made.actions)
+    ends = np.cumsum(made.episode_lengths) - 1
+    terminated = np.zeros(T, bool)
+    terminated[ends] = made.terminated
+    truncated = np.zeros(T, bool)
+    truncated[ends] = ~np.array(made.terminated)
+    again = learning.demonstration_from_arrays(
+        made.frames, made.actions, made.rewards, terminated, truncated, num_actions=2,
+        env=made.game,
+    )  # fmt: skip
+    assert again.checksum == made.checksum
+    with pytest.raises(DemonstrationError, match=r"rewards is float32\[1\]"):
+        learning.demonstration_from_arrays(
+            made.frames, made.actions, made.rewards[:1], terminated, truncated, num_actions=2
+        )
+
+
+def test_demonstrations_that_do_not_fit_the_environment():
+    made = learning.record(telling_vector(1), lambda o: o[:, 2].astype(int), 1, name="told")
+    with pytest.raises(DemonstrationError, match=r"'told' knows 5 actions, .* has 2"):
+        learning.train(chain(2), made, steps=10)
+    made = learning.record("CartPole-v1", lambda o: 0, 1)
+    with pytest.raises(DemonstrationError, match=r"float32\[4\], .* shows float32\[5\]"):
+        learning.train(chain(2), made, steps=10)
+    with pytest.raises(DemonstrationError, match="not a str"):
+        learning.train(chain(2), ["file.npz"], steps=10)
+
+
+def test_doubles_become_floats_and_rewards_are_transformed_alike():
+    made = learning.record(telling_vector(1, dtype=np.float64), lambda o: 1, 2)
+    assert made.frames.dtype == np.float32
+    doubles = dataclasses.replace(made, frames=made.frames.astype(np.float64))
+    env = GymVector(telling_vector(1), transform_reward=lambda r: r / 2)
+    rows = learning.demonstration_rows(env, [doubles], gamma=0.9)
+    assert rows.frame.dtype == np.float32
+    assert rows.reward.sum() == made.rewards.sum() / 2
+
+
+def test_an_environment_that_fails_says_where():
+    env = SyncVectorEnv([Telling, lambda: Failing(1, at=3)])
+    with pytest.raises(HostEnvironmentError, match="step number 3"):
+        learning.train(env, None, configure(PddDqnConfig), steps=100)
+
+
+# --- Policies ---
+
+
+def test_a_policy_alone_is_saved_and_loaded(tmp_path):
+    _, result, _ = trained()
+    path = tmp_path / "policy.npz"
+    save_policy(result.policy, path)
+    again = load_policy(path)
+    observations = np.eye(5, dtype=np.float32)
+    np.testing.assert_array_equal(
+        again.q_values(observations), result.policy.q_values(observations)
+    )
+    actions = again.act(observations)
+    assert actions.dtype == np.int32
+    np.testing.assert_array_equal(actions, np.argmax(again.q_values(observations), axis=1))
+    assert again.act(observations[2]) == actions[2]
+    with pytest.raises(PolicyError, match=r"\[5, 4\], but must be \[5\] or \[L, 5\]"):
+        again.act(np.zeros((5, 4)))
+    # Nothing in the file could be executed.
+    with np.load(path, allow_pickle=False) as file:
+        assert {file[name].dtype.kind for name in file.files} <= {"f", "U"}
+
+
+@pytest.mark.slow
+def test_an_ensembles_policy_acts_on_the_mean(tmp_path):
+    config = configure(BootstrappedConfig, batch_size=4, ensemble_size=3, prior_scale=1.0)
+    result = learning.train(chain(2), None, config, steps=20, learning_starts=10)
+    save_policy(result.policy, tmp_path / "p.npz")
+    again = load_policy(tmp_path / "p.npz")
+    members = again.network.apply(again.params, jnp.eye(5)[:, None])
+    assert members.shape == (5, 3, 2)
+    np.testing.assert_allclose(again.q_values(np.eye(5)), members.mean(axis=1), rtol=1e-5)
+
+
+def test_stacks_are_the_frames_that_came_before(tmp_path):
+    seen = []
+
+    def apply(params, observation):
+        # Prefers the oldest frame's time.
+        return params["w"] * jax.nn.one_hot(observation[:, 0, 2].astype(int) % 5, 5)
+
+    policy = Policy(
+        network=learning.Network(init=lambda k, o: {"w": jnp.ones(())}, apply=apply),
+        params={"w": jnp.ones(())},
+        num_actions=5,
+        frame_shape=(3,),
+        frame_dtype=np.dtype(np.float32),
+        stack=2,
+    )
+    made = learning.record(telling_vector(1), policy, 2)
+    for length, first in zip(made.episode_lengths, [0, made.episode_lengths[0]], strict=True):
+        seen = made.actions[first : first + length].tolist()
+        assert seen == [0, *range(length - 1)]
+    with pytest.raises(PolicyError, match=r"must be \[2, 3\]"):
+        policy.act(np.zeros((4, 3)))
+
+
+def test_files_that_are_no_policy(tmp_path):
+    path = tmp_path / "x.npz"
+    with pytest.raises(FileNotFoundError):
+        load_policy(path)
+    path.write_bytes(b"nothing")
+    with pytest.raises(PolicyError, match="no policy"):
+        load_policy(path)
+    _, result, _ = trained()
+    save_policy(result.policy, path)
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    meta = json.loads(str(arrays["meta"][()]))
+    write_npz_atomic(path, **arrays | {"meta": np.array(json.dumps(meta | {"num_actions": 3}))})
+    with pytest.raises(PolicyError, match=r"does not fit the network: .*advantage"):
+        load_policy(path)
+    write_npz_atomic(path, **arrays | {"meta": np.array(json.dumps(meta | {"kind": "frames"}))})
+    with pytest.raises(PolicyError, match="is a frames"):
+        load_policy(path)
