@@ -132,7 +132,8 @@ def evaluate_run(options: EvaluateConfig) -> None:
     config = dataclasses.replace(config, eval_episodes=options.episodes, eval_epsilon=epsilon)
     gym_config.check(config)
     job, _ = prepare(config, options.run / MADE)
-    host_run.play_run(options.run, job, with_film=options.video)
+    wanted = dataclasses.replace(config, video=options.video)
+    host_run.play_run(options.run, job, with_film=_without_film_if_blind(wanted).video)
 
 
 def main() -> None:

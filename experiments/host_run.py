@@ -296,6 +296,8 @@ class Pace(NamedTuple):
 def measure_pace(job: Job) -> Pace:
     """Tries updates and steps, which also compiles them; none of it is kept."""
     loop = job.make_loop(job.init())
+    if job.one_call:
+        return _measure_one_call(job, loop)
     loop.run(2 * job.config.envs)
     seen = on_host.to_device(loop.env.reset())
 
@@ -316,6 +318,22 @@ def measure_pace(job: Job) -> Pace:
     timed(update, 1)
     timed(interact, 1)
     return Pace(update=timed(update, 3), interaction=timed(interact, 3))
+
+
+def _measure_one_call(job: Job, loop: on_host.HostLoop) -> Pace:
+    """Where acting and learning are one call, all time is told as that of its updates."""
+    count = max(1, round(job.config.envs / job.config.update_period))
+    seen = on_host.to_device(loop.env.reset())
+    state, actions = job.trainer.begin(loop.state, seen)
+    started, repeats = 0.0, 10
+    for repeat in range(repeats + 1):
+        if repeat == 1:
+            # The first one compiles.
+            started = time.perf_counter()
+        state, actions = job.trainer.iterate(state, seen, np.int32(count))
+        loop.env.step(np.asarray(actions))
+    seconds = (time.perf_counter() - started) / repeats
+    return Pace(update=seconds / count, interaction=0.0)
 
 
 def run(
@@ -378,7 +396,7 @@ def finish(
     ):
         try:
             write()
-        except (OSError, ImportError, ValueError) as error:
+        except (OSError, ImportError, ValueError, HostEnvironmentError) as error:
             failed.append(f"{name}: {error}")
     training.metrics.close()
     if failed:

@@ -16,6 +16,7 @@ import jax
 from tqdm import tqdm
 
 from bqfd_jax.checkpoint import CheckpointError
+from bqfd_jax.envs.host import HostEnvironmentError
 from bqfd_jax.metrics import MetricsWriter, write_json_atomic
 
 
@@ -233,7 +234,7 @@ def run_main(main: Callable[[], None]) -> None:
         main()
     except UsageError as error:
         _leave(f"error: {error}", 2)
-    except (RunError, CheckpointError) as error:
+    except (RunError, CheckpointError, HostEnvironmentError) as error:
         _leave(f"error: {error}", 1)
     except StopRequested as stop:
         _leave(str(stop), 130)

@@ -25,7 +25,7 @@ def test_the_environment_snippet_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # Fewer steps than the README has, for time.
     assert "steps=4_000" in SNIPPETS[0]
-    short = SNIPPETS[0].replace("4_000", "600").replace("episodes=10)", "episodes=4)")
+    short = SNIPPETS[0].replace("4_000", "600").replace("episodes=10", "episodes=4")
     scope = {}
     exec(compile(short.replace(" / 10", " / 4"), "README", "exec"), scope)
     assert len(scope["demonstration"].scores) == 4
