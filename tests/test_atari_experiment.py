@@ -359,7 +359,7 @@ class StopAt:
         {"updates": 3},
         pytest.param({"updates": 5}, marks=pytest.mark.slow),
         pytest.param({"step": 30}, marks=pytest.mark.slow),
-        {"step": 237},
+        pytest.param({"step": 237}, marks=pytest.mark.slow),
     ],
 )
 def test_wherever_a_run_is_stopped_nothing_is_missing_when_it_goes_on(config, monkeypatch, where):
@@ -380,6 +380,7 @@ def test_wherever_a_run_is_stopped_nothing_is_missing_when_it_goes_on(config, mo
     assert (config.out / "metrics.jsonl").read_bytes() == metrics
 
 
+@pytest.mark.slow
 def test_odd_lengths(config, monkeypatch):
     """Fewer steps than games, no evaluation on the way, a log period that is never reached."""
     monkeypatch.setattr(host_run, "measure_pace", lambda job: host_run.Pace(0.0, 0.0))

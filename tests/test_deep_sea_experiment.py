@@ -140,36 +140,45 @@ def test_ctrl_c_saves_and_says_how_to_go_on(whole, tmp_path):
     assert returns_of(out) == returns_of(whole)
 
 
+SHOWS = ["--size", "10", "--seeds", "2", "--episodes", "14"]
+THREE = [*SHOWS, "--agents", "bqfd", "dqfd", "dqn"]
+
+
+def test_agents_do_what_they_are_known_for(tmp_path):
+    code, text = run(*SHOWS, "--agents", "bqfd", "dqfd", "--out", tmp_path / "two")
+    assert code == 0, text
+    summary = summary_of(tmp_path / "two")
+    late = {
+        case: {name: np.array(r["returns"])[:, 4:] for name, r in agents.items()}
+        for case, agents in summary["results"].items()
+    }
+    best = summary["optimal_return"]["treasure"]
+    np.testing.assert_allclose(late["treasure"]["bqfd"], best, atol=1e-4)
+    np.testing.assert_allclose(late["treasure"]["dqfd"], best, atol=1e-4)
+    assert late["bomb"]["bqfd"].min() >= -0.0101
+    assert late["bomb"]["dqfd"].max() < -0.9
+
+
 @pytest.fixture(scope="module")
 def three_agents(tmp_path_factory) -> Path:
-    """A run of three agents that is large enough to show what they are known for."""
+    """A run of three agents."""
     out = tmp_path_factory.mktemp("runs") / "three"
     code, text = run(*THREE, "--out", out)
     assert code == 0, text
     return out
 
 
-THREE = ["--size", "10", "--seeds", "2", "--episodes", "14", "--agents", "bqfd", "dqfd", "dqn"]
-
-
-def test_agents_do_what_they_are_known_for(three_agents):
-    results = summary_of(three_agents)["results"]
-    late = {
-        case: {name: np.array(r["returns"])[:, 4:] for name, r in agents.items()}
-        for case, agents in results.items()
-    }
-    best = summary_of(three_agents)["optimal_return"]["treasure"]
-    np.testing.assert_allclose(late["treasure"]["bqfd"], best, atol=1e-4)
-    np.testing.assert_allclose(late["treasure"]["dqfd"], best, atol=1e-4)
-    assert late["bomb"]["bqfd"].min() >= -0.0101
-    assert late["bomb"]["dqfd"].max() < -0.9
-    # Random at first, on its own: no two seeds alike.
-    returns = np.array(results["treasure"]["dqn"]["returns"])
+@pytest.mark.slow
+def test_dqn_is_random_at_first(three_agents):
+    summary = summary_of(three_agents)
+    returns = np.array(summary["results"]["treasure"]["dqn"]["returns"])
+    # On its own: no two seeds alike.
     assert (returns[0] != returns[1]).any()
-    assert returns.max() <= best + 1e-6
-    assert np.max(results["bomb"]["dqn"]["returns"]) <= 0.0
+    assert returns.max() <= summary["optimal_return"]["treasure"] + 1e-6
+    assert np.max(summary["results"]["bomb"]["dqn"]["returns"]) <= 0.0
 
 
+@pytest.mark.slow
 def test_resuming_a_finished_run_changes_nothing(whole):
     metrics = (whole / "metrics.jsonl").read_bytes()
     summary = summary_of(whole)

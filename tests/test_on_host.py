@@ -242,7 +242,15 @@ def test_metrics_are_means_since_they_were_last_read():
     assert int(count) == 0
 
 
-@pytest.mark.parametrize("kind", [PddDqnConfig, DqfdConfig, BqfdConfig, BootstrappedConfig])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        BqfdConfig,
+        BootstrappedConfig,
+        pytest.param(PddDqnConfig, marks=pytest.mark.slow),
+        pytest.param(DqfdConfig, marks=pytest.mark.slow),
+    ],
+)
 def test_every_agent_pretrains_and_trains(kind):
     config = configure(kind, gamma=GAMMA, batch_size=4, epsilon_values=(0.5,))
     env, _, trainer = make(config, num_lanes=2, num_demo_rows=12)
