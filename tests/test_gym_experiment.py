@@ -1,6 +1,7 @@
 """`python -m experiments.gym`: its folder, resuming, demonstrations, failures, comparisons."""
 
 import dataclasses
+import importlib
 import json
 import os
 import subprocess
@@ -301,6 +302,9 @@ def test_the_command_with_an_environment_alone(tmp_path):
 )
 def test_environments_that_the_library_does_not_know(module, env, wrappers, tmp_path, monkeypatch):
     pytest.importorskip(module)
+    if module == "minatar" and env not in gymnasium.registry:
+        # It is registered by a call, not by its import.
+        importlib.import_module("minatar.gym").register_envs()
     monkeypatch.setattr(gym_job, "BRIEF_STEPS", 40)
     summary = gym.train(tiny(tmp_path / "run", env=env, wrappers=wrappers, video=False))
     assert summary["updates"] == 55
