@@ -58,10 +58,15 @@ def plan(config: Annotated[PlanConfig, tyro.conf.arg(name="")]) -> None:
     try:
         _announce(config, out)
         demonstration = _search(config)
-        demonstration = _verify(demonstration)
-        _save(demonstration, out)
     except KeyboardInterrupt:
         raise StopRequested(f"stopped; nothing was saved to {out}") from None
+    try:
+        demonstration = _verify(demonstration)
+    except KeyboardInterrupt:
+        # The search took minutes, and this is but the check.
+        _save(demonstration, out)
+        raise StopRequested(f"stopped; {out} was not checked") from None
+    _save(demonstration, out)
     if demonstration.origin["stopped_early"]:
         raise StopRequested(
             f"stopped early: {out} holds the first {len(demonstration.actions):,} of "

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import webbrowser
 from datetime import datetime
 from pathlib import Path
@@ -73,11 +74,12 @@ async def _serve(recorder: Recorder, listening: socket.socket, *, open_browser: 
     async with record_server.start(recorder, listening):
         url = f"http://{HOST}:{port}/?token={recorder.token}"
         _greet(url, port)
-        if open_browser:
-            await asyncio.to_thread(webbrowser.open, url)
         # A closed terminal or a lost ssh connection too must not cost what was played.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, functools.partial(_stop, stop, loop))
+        if open_browser:
+            # Some browsers return only when they are closed.
+            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
         await stop.wait()
         await recorder.leave()
 

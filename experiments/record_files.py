@@ -59,6 +59,8 @@ class Files:
         return (
             self.saved is not None
             and self.saved.frame_hash is not None
+            # Steps that were taken back since do not belong to it.
+            and len(self.saved.actions) == len(demonstration.actions)
             and recording.continues(self.saved, demonstration)
         )
 

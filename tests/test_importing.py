@@ -749,9 +749,16 @@ def test_an_episode_without_an_end_is_cut(tmp_path):
         ({"frame_skip": np.array(3)}, "frame_skip is 3, but must be 1 or 4"),
         ({"action_meaning": np.array([0, 1, 2, 18])}, r"action_meaning is .* 0 \.\. 17"),
         ({"num_actions": np.array(3)}, r"actions\[2\] is 3, but num_actions says there are 3"),
-        ({"lives": np.zeros(3)}, r"lives is \[3\], but must be \[7\]"),
+        ({"lives": np.zeros(3, int)}, r"lives is \[3\], but must be \[7\]"),
         ({"env": np.array("x"), "frames": np.full((7, 2), np.nan)}, r"observations\[0\] holds"),
         ({"frames": np.array([print] * 7)}, "damaged or no .npz"),
+        ({"frame_skip": np.array([4, 4])}, r"frame_skip is int64\[2\], but must be an integer"),
+        ({"action_meaning": np.array(3)}, r"action_meaning is int64\[\], but must be a list"),
+        ({"num_actions": np.array("abc")}, r"num_actions is <U3\[\], but must be an integer"),
+        ({"lives": np.full(7, np.nan)}, r"lives is float64\[7\], but must be a list of integers"),
+        ({"env": np.array(5)}, r"env is int64\[\], but must be a string"),
+        ({"frames": np.zeros((7, 0))}, r"observations are float64\[7, 0\]"),
+        ({"rewards": np.full(5, 1e300)}, r"rewards\[0\] is 1e\+300"),
     ],
 )
 def test_broken_arrays_name_file_and_entry(tmp_path, changes, message):
@@ -759,6 +766,13 @@ def test_broken_arrays_name_file_and_entry(tmp_path, changes, message):
     with pytest.raises(demos.DemonstrationError, match=message) as caught:
         importing.import_arrays(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_game_that_contradicts_the_file_is_refused(tmp_path):
+    path = save_arrays(tmp_path)
+    with pytest.raises(demos.DemonstrationError, match="shows Breakout, not Pong"):
+        importing.import_arrays(path, game="Pong")
+    assert importing.import_arrays(path, game="breakout").demonstration.game == "Breakout"
 
 
 # --- Actions ---

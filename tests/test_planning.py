@@ -474,6 +474,33 @@ def test_ctrl_c_twice_keeps_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_ctrl_c_during_the_check_keeps_all(tmp_path, monkeypatch):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demos, "replay", interrupted)
+    out = tmp_path / "mine.npz"
+    with pytest.raises(StopRequested, match=r"mine.npz was not checked"):
+        demos_plan.plan(PlanConfig("Freeway", skill=0, steps=20, out=out))
+    assert len(demos.load(out).actions) == 20
+
+
+@pytest.mark.parametrize("game", [1, 2])
+def test_stopping_just_after_a_retry_keeps_what_there_is(game):
+    """A retry may go back to the very beginning, where there is nothing to keep."""
+    seen = []
+
+    def stop_at_a_retry(progress):
+        seen.append(progress)
+        back = len(seen) > 1 and progress.steps < seen[-2].steps
+        return back and len(progress.scores) >= game
+
+    demonstration = planning.plan(
+        "Breakout", skill=0.2, steps=200, seed=0, on_progress=stop_at_a_retry
+    )
+    assert demonstration.episode_lengths.min() >= 1
+
+
 def test_without_envpool_it_is_saved_without_a_hash(tmp_path, monkeypatch, capsys):
     def missing():
         raise ImportError("no envpool")

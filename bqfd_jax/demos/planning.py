@@ -211,7 +211,8 @@ def plan_game(
     while True:
         # Those whose game goes on are all equally far.
         so_far = max(candidate.steps for candidate in population)
-        if simulated and on_generation(max(population, key=judge.value), simulated):
+        # Not after a retry that went back to the very beginning: an episode has at least one step.
+        if so_far and on_generation(max(population, key=judge.value), simulated):
             break
         if so_far >= steps or all(candidate.is_over for candidate in population):
             break

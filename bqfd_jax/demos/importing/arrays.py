@@ -35,6 +35,7 @@ from bqfd_jax.demos.importing.takes import Take
 from bqfd_jax.demos.npz import DemonstrationError, read_npz
 from bqfd_jax.envs.atari import FRAME_SHAPE
 
+_MOST = float(np.finfo(np.float32).max)
 _SCREEN_SHAPES = (FRAME_SHAPE, screens.SCREEN_SHAPE, (*screens.SCREEN_SHAPE, 3))
 
 
@@ -102,10 +103,10 @@ def from_arrays(
     path, arrays = where, dict(arrays)
     _check_arrays(path, arrays)
     told = str(arrays["env"][()]) if "env" in arrays else None
-    env = game or told
-    if env is None:
+    if game is None and told is None:
         raise DemonstrationError(f"{path} has no array env; give its game or environment (game)")
-    env, is_atari = games.environment(env)
+    env, is_atari = games.environment(told or game)
+    games.check_same(path, told, game)
     num_actions = _num_actions(path, arrays)
     if is_atari:
         meaning = atari_actions.action_set(env)
@@ -171,11 +172,15 @@ def _check_arrays(path: object, arrays: dict[str, np.ndarray]) -> None:
     if not T:
         raise DemonstrationError(f"{path}: actions is empty")
     observations = arrays["observations"]
-    if observations.dtype.kind not in "uif":
-        raise DemonstrationError(f"{path}: observations are {observations.dtype}, not numbers")
+    if observations.dtype.kind not in "uif" or not observations.ndim or not observations.size:
+        raise DemonstrationError(
+            f"{path}: observations are {observations.dtype}{list(observations.shape)}, but must be "
+            "numbers, one row or image per observation"
+        )
+    _check_optional(path, arrays)
     both = (arrays["terminated"] != 0) & (arrays["truncated"] != 0)
     for field, wrong, what in (
-        ("rewards", ~np.isfinite(arrays["rewards"]), "is not finite"),
+        ("rewards", ~(np.abs(arrays["rewards"]) <= _MOST), "is no finite 32-bit number"),
         ("actions", arrays["actions"] < 0, "is negative"),
         ("truncated", both, "is set, and terminated too"),
     ):
@@ -186,6 +191,21 @@ def _check_arrays(path: object, arrays: dict[str, np.ndarray]) -> None:
     if observations.dtype.kind == "f" and not np.isfinite(flat).all():
         at = int(np.flatnonzero(~np.isfinite(flat).all(axis=1))[0])
         raise DemonstrationError(f"{path}: observations[{at}] holds values that are not finite")
+
+
+def _check_optional(path: object, arrays: dict[str, np.ndarray]) -> None:
+    for field, kinds, rank, expected in (
+        ("env", "U", 0, "a string"),
+        ("lives", "iu", 1, "a list of integers"),
+        ("frame_skip", "iu", 0, "an integer"),
+        ("action_meaning", "iu", 1, "a list of integers"),
+        ("num_actions", "iu", 0, "an integer"),
+    ):
+        value = arrays.get(field)
+        if value is not None and (value.dtype.kind not in kinds or value.ndim != rank):
+            raise DemonstrationError(
+                f"{path}: {field} is {value.dtype}{list(value.shape)}, but must be {expected}"
+            )
 
 
 def _num_actions(path: object, arrays: dict[str, np.ndarray]) -> int:

@@ -39,3 +39,9 @@ def choose_game(game: str | None, names: Iterable[str], where: str) -> str:
         if found is not None:
             return found
     raise DemonstrationError(f"{where} does not tell which game it shows; give its game")
+
+
+def check_same(where: object, told: str | None, asked: str | None) -> None:
+    """Refuses a name that contradicts what the data themselves say."""
+    if told and asked and environment(told)[0] != environment(asked)[0]:
+        raise DemonstrationError(f"{where} shows {told}, not {asked}")

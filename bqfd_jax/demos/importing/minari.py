@@ -56,41 +56,45 @@ def import_minari(
         file = h5py.File(file_path, "r")
     except OSError as error:
         raise DemonstrationError(f"{file_path} is damaged or no HDF5 file: {error}") from error
-    with file:
-        metadata = _metadata(file_path, file)
-        named, frame_skip = _environment(file_path, metadata, game)
-        env, is_atari = games.environment(named)
-        groups = _episodes(file_path, file, only)
-        num_actions = _num_actions(file_path, metadata, groups)
-        remarks: list[str] = []
-        if is_atari:
-            meaning = actions.action_set(env)
-            own = _action_meaning(file_path, num_actions, meaning)
-            skip = frames_per_step(frame_skip, f"{file_path}: frameskip")
-            mapped = actions.by_meaning(meaning, source=own)
-            num_actions = len(meaning)
-            if skip == 1:
-                remarks.append("observations are single screens, not the maximum of two")
-        else:
-            meaning, skip, mapped = None, 1, actions.same_actions(num_actions)
-        builder = Builder(mapped, skip=skip, max_steps=max_steps)
-        for group in groups:
-            if builder.is_full:
-                break
-            tell(group.name.lstrip("/"))
-            take = _take(f"{file_path}: {group.name.lstrip('/')}", group, is_atari)
-            builder.counts["frames told of"] += take.num_frames
-            builder.add(take)
-        dataset = str(metadata.get("dataset_id", file_path.name))
-        return builder.finish(
-            game=env,
-            num_actions=num_actions,
-            name=name or dataset.replace("/", "-"),
-            source={"from": "Minari", "file": path.name, "dataset": dataset},
-            nothing=f"{file_path}: no step could be used",
-            action_meaning=meaning,
-            remarks=remarks,
-        )
+    try:
+        with file:
+            metadata = _metadata(file_path, file)
+            named, frame_skip = _environment(file_path, metadata, game)
+            env, is_atari = games.environment(named)
+            groups = _episodes(file_path, file, only)
+            num_actions = _num_actions(file_path, metadata, groups)
+            remarks: list[str] = []
+            if is_atari:
+                meaning = actions.action_set(env)
+                own = _action_meaning(file_path, num_actions, meaning)
+                skip = frames_per_step(frame_skip, f"{file_path}: frameskip")
+                mapped = actions.by_meaning(meaning, source=own)
+                num_actions = len(meaning)
+                if skip == 1:
+                    remarks.append("observations are single screens, not the maximum of two")
+            else:
+                meaning, skip, mapped = None, 1, actions.same_actions(num_actions)
+            builder = Builder(mapped, skip=skip, max_steps=max_steps)
+            for group in groups:
+                if builder.is_full:
+                    break
+                tell(group.name.lstrip("/"))
+                take = _take(f"{file_path}: {group.name.lstrip('/')}", group, is_atari)
+                builder.counts["frames told of"] += take.num_frames
+                builder.add(take)
+            dataset = str(metadata.get("dataset_id", file_path.name))
+            return builder.finish(
+                game=env,
+                num_actions=num_actions,
+                name=name or dataset.replace("/", "-"),
+                source={"from": "Minari", "file": path.name, "dataset": dataset},
+                nothing=f"{file_path}: no step could be used",
+                action_meaning=meaning,
+                remarks=remarks,
+            )
+    # All that h5py raises for contents that are damaged or of another kind than they should be.
+    except (OSError, KeyError, RuntimeError, TypeError, AttributeError) as error:
+        raise DemonstrationError(f"{file_path} is damaged or of another layout: {error}") from error
 
 
 def _find_file(path: Path) -> Path:
@@ -128,9 +132,10 @@ def _nested(path: Path, metadata: dict[str, Any], field: str) -> dict[str, Any]:
 def _environment(path: Path, metadata: dict[str, Any], game: str | None) -> tuple[str, int]:
     """Its name, and the emulator frames between two observations."""
     spec = _nested(path, metadata, "env_spec")
-    named = game or spec.get("id")
+    named = spec.get("id") or game
     if named is None:
         raise DemonstrationError(f"{path} does not tell its environment; give it (game)")
+    games.check_same(path, spec.get("id"), game)
     frame_skip = (spec.get("kwargs") or {}).get("frameskip", SKIP)
     if not isinstance(frame_skip, int):
         raise DemonstrationError(f"{path}: frameskip is {frame_skip}, but must be one number")
@@ -204,10 +209,12 @@ def _take(where: str, group: Any, is_atari: bool) -> Take:
     if not np.isfinite(rewards).all():
         at = int(np.flatnonzero(~np.isfinite(rewards))[0])
         raise DemonstrationError(f"{where}/rewards[{at}] is {rewards[at]}, which is not finite")
+    for field in ("terminations", "truncations"):
+        ends = group[field][()].reshape(T) != 0
+        if ends[:-1].any():
+            at = int(np.flatnonzero(ends)[0])
+            raise DemonstrationError(f"{where}/{field}[{at}] is set, but the episode goes on")
     terminations = group["terminations"][()].reshape(T) != 0
-    if terminations[:-1].any():
-        at = int(np.flatnonzero(terminations)[0])
-        raise DemonstrationError(f"{where}/terminations[{at}] is set, but the episode goes on")
     acts = group["actions"][()]
     if acts.min() < 0:
         at = int(acts.argmin())
