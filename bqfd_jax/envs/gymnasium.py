@@ -9,6 +9,7 @@ reset again, alone.
 """
 
 import difflib
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +29,12 @@ def environments() -> tuple[str, ...]:
 
 def time_limit(env: str) -> int | None:
     """Steps after which episodes of an environment are truncated; None: never."""
-    return _gymnasium().spec(env).max_episode_steps
+    gymnasium = _gymnasium()
+    # `make` imports the module that an id may name, `spec` does not.
+    module, _, name = env.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    return gymnasium.spec(name).max_episode_steps
 
 
 class GymVector:
