@@ -29,6 +29,8 @@ def answer(request: Any, token: str) -> Any:
         url = urlsplit(request.path)
     except ValueError:
         return _refuse(http.HTTPStatus.BAD_REQUEST, "That is no address.")
+    if url.path == "/favicon.ico":  # browsers ask for one with every refusal; it gives nothing away
+        return _respond(http.HTTPStatus.OK, "", "image/x-icon")
     if url.path not in ("/", "/play"):
         return _refuse(http.HTTPStatus.NOT_FOUND, "There is no such page.")
     given = parse_qs(url.query).get("token", [])

@@ -503,6 +503,9 @@ def test_requests_that_are_refused(tmp_path):
                 answer = await place.get(target, *headers)
                 assert (target, headers, answer[0]) == (target, headers, status)
                 assert place.token not in answer[1] + answer[2]
+            # The icon that browsers ask for with every refusal: empty, for no complaint of theirs.
+            assert (await place.get("/favicon.ico", host))[::2] == (200, "")
+            assert (await place.get("/favicon.ico", "Host: evil.example"))[0] == 403
             # No request at all.
             for junk in (b"\x16\x03\x01\x02\x00\x01", b"POST / HTTP/1.1\r\n\r\n", b"\r\n" * 9):
                 reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
