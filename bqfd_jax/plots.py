@@ -1,6 +1,7 @@
 """Pictures of a run: each function draws one figure and writes it, whole or not at all."""
 
 import itertools
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -115,7 +116,7 @@ def learning_curves(
     x_label: str = "agent steps",
     y_label: str = "evaluation score",
 ) -> Path:
-    """Evaluation scores over training, a panel per game.
+    """Evaluation scores over training, a panel per game, at most three in a row.
 
     Args:
       path: where to write the picture; its ending chooses the format.
@@ -123,14 +124,18 @@ def learning_curves(
         Runs of one label share a colour, and each has its own line.
       references: panel title -> label -> height of a dashed line.
       x_label: of every panel.
-      y_label: of the first panel.
+      y_label: of the first panel of a row.
 
     Returns:
       The path.
     """
-    figure = Figure(figsize=(5.6 * len(panels), 3.9))
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axis, (title, labelled) in zip(axes, panels.items(), strict=True):
+    rows = math.ceil(len(panels) / 3)
+    columns = math.ceil(len(panels) / rows)
+    figure = Figure(figsize=(5.6 * columns, 3.9 * rows))
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for unused in axes.flat[len(panels) :]:
+        unused.set_visible(False)
+    for axis, (title, labelled) in zip(axes.flat, panels.items(), strict=False):
         for name, height in (references or {}).get(title, {}).items():
             axis.axhline(height, color="0.5", lw=1, ls="--", label=name)
         looks = zip(itertools.cycle(_COLOURS), itertools.cycle(_STYLES), strict=False)
@@ -145,7 +150,8 @@ def learning_curves(
         axis.legend(fontsize=8)
         axis.grid(alpha=0.25)
         axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes[0].set_ylabel(y_label)
+    for axis in axes[:, 0]:
+        axis.set_ylabel(y_label)
     return save_figure(figure, path)
 
 

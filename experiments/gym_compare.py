@@ -23,7 +23,7 @@ Summary = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class CompareDemosConfig:
-    """BQfD and DQfD with demonstrations, and DQN without: the same budget, several seeds.
+    """Agents with demonstrations, and DQN without: the same budget, several seeds.
 
     Runs that are finished are not repeated, and one that was stopped goes on, if the command is
     given again.
@@ -31,8 +31,8 @@ class CompareDemosConfig:
 
     envs: tuple[str, ...] = ("CartPole-v1", "LunarLander-v3")
     """Environments."""
-    agents: tuple[Literal["bqfd", "dqfd"], ...] = ("bqfd", "dqfd")
-    """Agents that get demonstrations; DQN without is always there."""
+    agents: tuple[Literal["bqfd", "dqfd", "dqn"], ...] = ("bqfd", "dqfd", "dqn")
+    """Agents that get demonstrations (DQN has them in its replay); DQN without is always there."""
     qualities: tuple[Quality, ...] = ("mediocre", "bad")
     """Demonstrations."""
     seeds: int = 5
