@@ -3,6 +3,7 @@
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 
 # What the tests run is tiny: nearly all of their time would go into optimising it ...
@@ -15,6 +16,26 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 import jax
+import pytest
+
+from experiments.run_folder import run_main
 
 # Silent broadcasting of [B] against [B, 1] hides indexing mistakes.
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture
+def run_here(capsys, monkeypatch):
+    """Gives a command's exit code and what it printed, without a process that must start first."""
+
+    def run(main, *options) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["experiment", *map(str, options)])
+        code = 0
+        try:
+            run_main(main)
+        except SystemExit as leaving:
+            code = leaving.code
+        captured = capsys.readouterr()
+        return code, captured.err + captured.out
+
+    return run

@@ -23,7 +23,7 @@ from bqfd_jax.checkpoint import CheckpointError
 from bqfd_jax.metrics import read_jsonl
 from experiments import atari, atari_config, host_run, run_folder
 from experiments.atari_job import prepare_shape, unique_names
-from experiments.run_folder import RunError, UsageError, run_main
+from experiments.run_folder import RunError, UsageError
 
 ROOT = Path(__file__).parent.parent
 SCRATCH = Path(tempfile.mkdtemp(prefix="bqfd-jax-tests-"))
@@ -107,6 +107,14 @@ def whole(tiny, tmp_path_factory) -> tuple[Path, str]:
 
 
 @pytest.fixture
+def quick(monkeypatch):
+    """For runs within this process."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(SCRATCH))
+    # How long it will take is of no interest here, and to find out takes long.
+    monkeypatch.setattr(host_run, "measure_pace", lambda job: host_run.Pace(0.0, 0.0))
+
+
+@pytest.fixture
 def copy(whole, tmp_path) -> Path:
     shutil.copytree(whole[0], tmp_path / "copy")
     return tmp_path / "copy"
@@ -177,7 +185,7 @@ def test_what_will_happen_is_said_before_it_does(whole):
     assert "visit weight" in text
 
 
-def test_killed_during_a_checkpoint_or_after_it_goes_on(tiny, tmp_path):
+def test_killed_during_a_checkpoint_or_after_it_goes_on(tiny, tmp_path, run_here, quick):
     out = tmp_path / "killed"
     checkpoints = out / "checkpoints"
     process = start(*tiny, "--out", out)
@@ -190,7 +198,7 @@ def test_killed_during_a_checkpoint_or_after_it_goes_on(tiny, tmp_path):
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not (out / "summary.json").exists()
-    code, text = run(*tiny, "--out", out, "--resume")
+    code, text = run_here(atari.main, *tiny, "--out", out, "--resume")
     assert code == 0, text
     assert re.search(r"resumed at step (60|120)", text)
     check_metrics(out)
@@ -214,28 +222,30 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tiny, tmp_path):
     assert logged <= max(steps) < logged + 30
 
 
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(tiny, copy):
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tiny, copy, run_here, quick):
     newest = max((copy / "checkpoints").glob("0*"))
     victim = max(newest.rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 0xFF
     victim.write_bytes(content)
-    code, text = run(*tiny, "--out", copy, "--resume")
+    code, text = run_here(atari.main, *tiny, "--out", copy, "--resume", "--no-video")
     assert code == 0, text
     assert f"skipped checkpoint {newest}" in text
     assert "resumed at step 180" in text
     check_metrics(copy)
 
 
-def test_evaluate_and_compare(copy, tmp_path):
+def test_evaluate_and_compare(copy, tmp_path, run_here, quick):
     (copy / "episode.mp4").unlink()
-    code, text = run("evaluate", "--run", copy, "--episodes", "3", "--max-steps", "30")
+    code, text = run_here(
+        atari.main, "evaluate", "--run", copy, "--episodes", "3", "--max-steps", "30"
+    )
     assert code == 0, text
     assert "step 240" in text
     result = json.loads((copy / "evaluation.json").read_text())
     assert (result["step"], result["episodes"], len(result["scores"])) == (240, 3, 3)
     assert (copy / "episode.mp4").stat().st_size > 1000
-    code, text = run("compare", copy, "--out", tmp_path / "compared")
+    code, text = run_here(atari.main, "compare", copy, "--out", tmp_path / "compared")
     assert code == 0, text
     assert "| Breakout | bqfd | laptop | 240 | 0 |" in text
 
@@ -244,8 +254,7 @@ def test_evaluate_and_compare(copy, tmp_path):
 
 
 @pytest.fixture
-def config(tiny, tmp_path, monkeypatch) -> atari_config.Config:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(SCRATCH))
+def config(tiny, tmp_path, quick) -> atari_config.Config:
     return atari_config.parse([*tiny, "--out", str(tmp_path / "run"), "--no-video"], "")
 
 
@@ -364,7 +373,6 @@ class StopAt:
 )
 def test_wherever_a_run_is_stopped_nothing_is_missing_when_it_goes_on(config, monkeypatch, where):
     monkeypatch.setattr(host_run, "_CHUNK", 1)
-    monkeypatch.setattr(host_run, "measure_pace", lambda job: host_run.Pace(0.0, 0.0))
     stop = StopAt(monkeypatch, **where)
     with monkeypatch.context() as patch:
         patch.setattr(atari.run_folder, "stop_signals", lambda when: nullcontext(stop))
@@ -383,7 +391,6 @@ def test_wherever_a_run_is_stopped_nothing_is_missing_when_it_goes_on(config, mo
 @pytest.mark.slow
 def test_odd_lengths(config, monkeypatch):
     """Fewer steps than games, no evaluation on the way, a log period that is never reached."""
-    monkeypatch.setattr(host_run, "measure_pace", lambda job: host_run.Pace(0.0, 0.0))
     odd = dataclasses.replace(config, steps=2, eval_period=0, log_period=1000, final_steps=1)
     atari.train(odd)
     rows = read_jsonl(config.out / "metrics.jsonl")
@@ -396,7 +403,6 @@ def test_odd_lengths(config, monkeypatch):
 
 
 def test_a_full_disk_at_the_end_still_leaves_the_table(config, monkeypatch, capsys):
-    monkeypatch.setattr(host_run, "measure_pace", lambda job: host_run.Pace(0.0, 0.0))
 
     def no_space(path, obj):
         raise OSError(28, "No space left on device")
@@ -437,15 +443,12 @@ def test_resuming_with_other_options_shows_the_difference(tiny, whole, config):
         (["compare"], "name the folders"),
     ],
 )
-def test_bad_input_is_named(options, named, capsys, monkeypatch):
+def test_bad_input_is_named(options, named, run_here, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(SCRATCH))
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", ["atari", *options])
-    with pytest.raises(SystemExit) as exit_:
-        run_main(atari.main)
-    assert exit_.value.code == 2
-    captured = capsys.readouterr()
-    assert named in re.sub(r"\s+", " ", captured.err + captured.out)
+    code, text = run_here(atari.main, *options)
+    assert code == 2
+    assert named in re.sub(r"\s+", " ", text)
 
 
 @pytest.fixture
@@ -483,7 +486,6 @@ def test_rows_of_several_demonstrations_lie_one_after_the_other(demo, human, con
 
 @pytest.mark.slow
 def test_several_demonstrations_of_both_kinds(demo, human, config, monkeypatch, capsys):
-    monkeypatch.setattr(host_run, "measure_pace", lambda job: host_run.Pace(0.0, 0.0))
     config = dataclasses.replace(config, demo=(str(demo), str(human)))
     atari.train(config)
     text = capsys.readouterr().out

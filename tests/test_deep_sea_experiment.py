@@ -17,7 +17,6 @@ from tqdm import tqdm
 from bqfd_jax.metrics import read_jsonl
 from experiments import deep_sea
 from experiments import deep_sea_report as report
-from experiments.run_folder import run_main
 
 ROOT = Path(__file__).parent.parent
 TINY = ["--size", "4", "--seeds", "2", "--torso", "8", "8", "--hidden", "8"]
@@ -39,20 +38,6 @@ def run(*options) -> tuple[int, str]:
     process = start(*options)
     out, err = process.communicate(timeout=300)
     return process.returncode, out + err
-
-
-@pytest.fixture
-def run_here(capsys, monkeypatch):
-    """`run` within this process: for what ends before a process would have started."""
-
-    def run_here(*options) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["deep_sea", *map(str, options)])
-        with pytest.raises(SystemExit) as exit_:
-            run_main(deep_sea.main)
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.err + captured.out
-
-    return run_here
 
 
 @pytest.fixture(scope="module")
@@ -99,13 +84,14 @@ def test_metrics_have_one_row_per_episode_and_agree_with_the_summary(whole):
     assert all(later < earlier for earlier, later in itertools.pairwise(weights))
 
 
+@pytest.mark.slow  # a run that was killed is compared, too
 def test_the_same_seeds_give_the_same_returns_to_the_bit(whole, tmp_path):
     code, text = run(*ONE, "--episodes", "12", "--out", tmp_path / "again")
     assert code == 0, text
     assert returns_of(tmp_path / "again") == returns_of(whole)
 
 
-def test_a_killed_run_resumes_to_the_same_returns_and_metrics(whole, tmp_path):
+def test_a_killed_run_resumes_to_the_same_returns_and_metrics(whole, tmp_path, run_here):
     out = tmp_path / "killed"
     process = start(*ONE, "--episodes", "12", "--out", out)
     checkpoints = out / "checkpoints" / "bqfd"
@@ -118,13 +104,13 @@ def test_a_killed_run_resumes_to_the_same_returns_and_metrics(whole, tmp_path):
     process.communicate()
     assert not (out / "summary.json").exists()
 
-    code, text = run(*ONE, "--episodes", "12", "--out", out, "--resume")
+    code, text = run_here(deep_sea.main, *ONE, "--episodes", "12", "--out", out, "--resume")
     assert code == 0, text
     assert returns_of(out) == returns_of(whole)
     assert (out / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(whole, tmp_path):
+def test_ctrl_c_saves_and_says_how_to_go_on(whole, tmp_path, run_here):
     out = tmp_path / "stopped"
     process = start(*ONE, "--episodes", "12", "--out", out)
     while not (out / "metrics.jsonl").exists() or not read_jsonl(out / "metrics.jsonl"):
@@ -135,7 +121,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(whole, tmp_path):
     assert process.returncode == 130
     assert "--resume" in text
     assert "Traceback" not in text
-    code, text = run(*ONE, "--episodes", "12", "--out", out, "--resume")
+    code, text = run_here(deep_sea.main, *ONE, "--episodes", "12", "--out", out, "--resume")
     assert code == 0, text
     assert returns_of(out) == returns_of(whole)
 
@@ -144,8 +130,10 @@ SHOWS = ["--size", "10", "--seeds", "2", "--episodes", "14"]
 THREE = [*SHOWS, "--agents", "bqfd", "dqfd", "dqn"]
 
 
-def test_agents_do_what_they_are_known_for(tmp_path):
-    code, text = run(*SHOWS, "--agents", "bqfd", "dqfd", "--out", tmp_path / "two")
+def test_agents_do_what_they_are_known_for(tmp_path, run_here):
+    code, text = run_here(
+        deep_sea.main, *SHOWS, "--agents", "bqfd", "dqfd", "--out", tmp_path / "two"
+    )
     assert code == 0, text
     summary = summary_of(tmp_path / "two")
     late = {
@@ -205,12 +193,13 @@ def test_without_its_metrics_a_run_is_not_resumed(whole, tmp_path, run_here):
     newest = max((out / "checkpoints" / "bqfd").glob("0*"))
     subprocess.run(["rm", "-r", newest], check=True)
     (out / "metrics.jsonl").unlink()
-    code, text = run_here(*ONE, "--episodes", "12", "--out", out, "--resume")
+    code, text = run_here(deep_sea.main, *ONE, "--episodes", "12", "--out", out, "--resume")
     assert code == 1
     assert "metrics.jsonl" in text
     assert "Traceback" not in text
 
 
+@pytest.mark.slow
 def test_a_resumed_state_lies_where_it_did(tmp_path, monkeypatch):
     """Else every resume would compile the episode twice."""
     config = deep_sea.Config(
@@ -258,7 +247,7 @@ def test_the_last_good_checkpoint_outlives_a_spoilt_episode(tmp_path, monkeypatc
     assert again.episode == 2
 
 
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(whole, tmp_path):
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(whole, tmp_path, run_here):
     out = tmp_path / "damaged"
     subprocess.run(["cp", "-r", whole, out], check=True)
     newest = max((out / "checkpoints" / "bqfd").glob("0*"))
@@ -266,7 +255,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(whole, tmp_path):
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 0xFF
     victim.write_bytes(content)
-    code, text = run(*ONE, "--episodes", "12", "--out", out, "--resume")
+    code, text = run_here(deep_sea.main, *ONE, "--episodes", "12", "--out", out, "--resume")
     assert code == 0, text
     assert "skipped checkpoint" in text
     assert newest.name in text
@@ -276,14 +265,16 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(whole, tmp_path):
 
 def test_a_folder_in_use_is_left_alone(whole, run_here):
     before = sorted((path, path.stat().st_mtime_ns) for path in whole.rglob("*"))
-    code, text = run_here(*ONE, "--episodes", "12", "--out", whole)
+    code, text = run_here(deep_sea.main, *ONE, "--episodes", "12", "--out", whole)
     assert code == 2
     assert "--resume" in text
     assert sorted((path, path.stat().st_mtime_ns) for path in whole.rglob("*")) == before
 
 
 def test_resuming_with_other_options_shows_the_difference(whole, run_here):
-    code, text = run_here(*ONE, "--episodes", "13", "--bqfd.eta", "1", "--out", whole, "--resume")
+    code, text = run_here(
+        deep_sea.main, *ONE, "--episodes", "13", "--bqfd.eta", "1", "--out", whole, "--resume"
+    )
     assert code == 2
     assert "episodes: was 12, now 13" in text
     assert "bqfd.eta: was 3.0, now 1.0" in text
@@ -291,7 +282,9 @@ def test_resuming_with_other_options_shows_the_difference(whole, run_here):
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step(tmp_path, run_here):
     options = [*TINY, "--agents", "dqn", "--dqn.learning-rate", "1e38", "--episodes", "6"]
-    code, text = run_here(*options, "--out", tmp_path / "nan", "--checkpoint-period", "1")
+    code, text = run_here(
+        deep_sea.main, *options, "--out", tmp_path / "nan", "--checkpoint-period", "1"
+    )
     assert code == 1
     assert re.search(
         r"loss of dqn became (nan|inf) at agent step \d+ \((treasure|bomb), seed", text
@@ -319,7 +312,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step(tmp_path, ru
 )
 def test_bad_input_is_named(options, named, run_here, monkeypatch):
     monkeypatch.chdir(ROOT)
-    code, text = run_here(*options)
+    code, text = run_here(deep_sea.main, *options)
     assert code == 2
     assert named in re.sub(r"\s+", " ", text)
 

@@ -19,7 +19,7 @@ from bqfd_jax import demos, learning
 from bqfd_jax.metrics import read_jsonl
 from bqfd_jax.policy import load_policy
 from experiments import gym, gym_compare, gym_config, gym_job, gym_scripts, host_run, run_folder
-from experiments.run_folder import RunError, StopRequested, UsageError, run_main
+from experiments.run_folder import RunError, StopRequested, UsageError
 
 ROOT = Path(__file__).parent.parent
 for name, maker in (("Chain", Chain), ("Failing", Failing)):
@@ -175,13 +175,11 @@ def test_demonstrations_that_do_not_fit(whole, tmp_path):
         (["evaluate", "--run", "nowhere"], "nowhere"),
     ],
 )
-def test_bad_input_is_named(options, named, capsys, monkeypatch, tmp_path):
+def test_bad_input_is_named(options, named, run_here, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["gym", *options])
-    with pytest.raises(SystemExit) as stopped:
-        run_main(gym.main)
-    assert stopped.value.code == 2
-    assert named in capsys.readouterr().err
+    code, text = run_here(gym.main, *options)
+    assert code == 2
+    assert named in text
     assert not (tmp_path / "runs").exists()
 
 

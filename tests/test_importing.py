@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import sys
 import tarfile
 import zipfile
 
@@ -18,7 +17,6 @@ from bqfd_jax.demos.importing import actions as console
 from bqfd_jax.demos.importing import screens
 from bqfd_jax.envs import ale
 from experiments import demos as command
-from experiments.run_folder import run_main
 
 NOOP, FIRE, UP, RIGHT, LEFT = range(5)
 UPFIRE, RIGHTFIRE = 10, 11
@@ -811,24 +809,20 @@ def test_a_game_without_a_shipped_demonstration_asks_the_emulator():
 # --- The command ---
 
 
-def run_command(monkeypatch, capsys, *options):
-    monkeypatch.setattr(sys, "argv", ["demos", *map(str, options)])
-    try:
-        run_main(command.main)
-        code = 0
-    except SystemExit as stop:
-        code = stop.code
-    captured = capsys.readouterr()
-    return code, re.sub(r"\s+", " ", captured.out + captured.err)
+@pytest.fixture
+def run_command(run_here):
+    def run(*options):
+        code, text = run_here(command.main, *options)
+        return code, re.sub(r"\s+", " ", text)
+
+    return run
 
 
-def test_the_command_writes_a_demonstration_and_says_what_was_left_out(
-    tmp_path, monkeypatch, capsys
-):
+def test_the_command_writes_a_demonstration_and_says_what_was_left_out(tmp_path, run_command):
     path = head_zip(tmp_path / "breakout.zip", two_games().set(2, "action", "null"))
     out = tmp_path / "human.npz"
     code, text = run_command(
-        monkeypatch, capsys, "import", "--from", "atari-head", path, "--out", out, "--name", "human"
+        "import", "--from", "atari-head", path, "--out", out, "--name", "human"
     )
     assert code == 0, text
     assert "1 lines with null where a value is needed" in text
@@ -838,18 +832,16 @@ def test_the_command_writes_a_demonstration_and_says_what_was_left_out(
     assert (loaded.name, loaded.origin["from"]) == ("human", "Atari-HEAD")
     assert loaded.origin["counts"]["lines with null where a value is needed"] == 1
     assert loaded.rewards.tolist() == [0 + 4 + 0 + 0, 7 + 0 + 2, 1]
-    code, text = run_command(
-        monkeypatch, capsys, "import", "--from", "atari-head", path, "--out", out
-    )
+    code, text = run_command("import", "--from", "atari-head", path, "--out", out)
     assert code == 2
     assert "exists already" in text
 
 
-def test_the_command_names_a_file_after_what_it_holds(tmp_path, monkeypatch, capsys):
+def test_the_command_names_a_file_after_what_it_holds(tmp_path, monkeypatch, run_command):
     monkeypatch.chdir(tmp_path)
     episodes = [minari_episode([1, 2, 3], ends=True)]
     folder = minari(tmp_path / "expert-v0", episodes, metadata=BREAKOUT)
-    code, text = run_command(monkeypatch, capsys, "import", "--from", "minari", folder)
+    code, text = run_command("import", "--from", "minari", folder)
     assert code == 0, text
     assert demos.load("Breakout-atari-breakout-expert-v0.npz").rewards.tolist() == [0, 1, 2]
 
@@ -874,15 +866,12 @@ def test_the_command_names_a_file_after_what_it_holds(tmp_path, monkeypatch, cap
     ],
 )
 def test_bad_input_ends_with_a_message_and_nothing_written(
-    tmp_path, monkeypatch, capsys, make, options, message
+    tmp_path, run_command, make, options, message
 ):
     path = make(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    code, text = run_command(
-        monkeypatch,
-        capsys,
-        *("import", path, "--from", options[0], "--out", tmp_path / "out.npz", *options[1:]),
-    )
+    rest = ["--out", tmp_path / "out.npz", *options[1:]]
+    code, text = run_command("import", path, "--from", options[0], *rest)
     assert code == 2
     assert message in text
     assert "Traceback" not in text

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import sys
 
 import av
 import matplotlib.image
@@ -12,7 +11,6 @@ import pytest
 from bqfd_jax import demos
 from experiments import demos as command
 from experiments import demos_show
-from experiments.run_folder import run_main
 
 LENGTH, SCORE = 200, 9
 
@@ -60,17 +58,14 @@ def recorded(tmp_path):
     return path
 
 
-def run(monkeypatch, capsys, *options, code=0):
-    monkeypatch.setattr(sys, "argv", ["demos", "show", *map(str, options)])
-    try:
-        run_main(command.main)
-        left_with = 0
-    except SystemExit as stop:
-        left_with = stop.code
-    captured = capsys.readouterr()
-    text = captured.out + captured.err
-    assert left_with == code, text
-    return text
+@pytest.fixture
+def run(run_here):
+    def run(*options, code=0):
+        left_with, text = run_here(command.main, "show", *options)
+        assert left_with == code, text
+        return text
+
+    return run
 
 
 def film_of(path):
@@ -79,9 +74,9 @@ def film_of(path):
         return stream.frames, stream.width, stream.height
 
 
-def test_a_list_of_actions(beginning, tmp_path, monkeypatch, capsys):
+def test_a_list_of_actions(beginning, tmp_path, monkeypatch, run):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    text = run(monkeypatch, capsys, beginning, "--check")
+    text = run(beginning, "--check")
     assert "Breakout, 'beginning': 200 steps in 1 episodes, kept as actions" in text
     assert re.search(r"1\s+200\s+9\s+cut off", text)
     assert "in the first episode at step 42 (+1), 84 (+1)" in text
@@ -94,8 +89,8 @@ def test_a_list_of_actions(beginning, tmp_path, monkeypatch, capsys):
     assert matplotlib.image.imread(tmp_path / "beginning.png").shape[0] > 500
 
 
-def test_frames(recorded, tmp_path, monkeypatch, capsys):
-    text = run(monkeypatch, capsys, recorded, "--check", "--out", tmp_path / "here")
+def test_frames(recorded, tmp_path, run):
+    text = run(recorded, "--check", "--out", tmp_path / "here")
     assert "50 steps in 2 episodes, kept as frames" in text
     assert "score 5 in the mean, from 3 to 7" in text
     assert re.search(r"1\s+30\s+3\s+game over", text)
@@ -111,7 +106,7 @@ def test_frames(recorded, tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "recorded.png").exists()
 
 
-def test_observations_that_are_no_pictures(tmp_path, monkeypatch, capsys):
+def test_observations_that_are_no_pictures(tmp_path, run):
     path = tmp_path / "pole.npz"
     demos.save(
         demos.FrameDemonstration(
@@ -125,32 +120,30 @@ def test_observations_that_are_no_pictures(tmp_path, monkeypatch, capsys):
         ),
         path,
     )
-    text = run(monkeypatch, capsys, path)
+    text = run(path)
     assert "no rewards at all" in text
     assert "no mp4" in text
     assert (tmp_path / "pole.png").exists()
     assert not (tmp_path / "pole.mp4").exists()
 
 
-def test_a_check_that_fails(beginning, tmp_path, monkeypatch, capsys):
+def test_a_check_that_fails(beginning, tmp_path, monkeypatch, run):
     shown = demos.load(beginning)
     demos.save(dataclasses.replace(shown, scores=(8.0,)), beginning)
-    text = run(monkeypatch, capsys, beginning, "--check", code=2)
+    text = run(beginning, "--check", code=2)
     assert "scores 9, not 8" in text
     assert "Traceback" not in text
     assert not (tmp_path / "beginning.png").exists()
 
 
-def test_a_changed_file_and_names_that_mean_nothing(recorded, monkeypatch, capsys):
+def test_a_changed_file_and_names_that_mean_nothing(recorded, run):
     data = bytearray(recorded.read_bytes())
     data[len(data) // 2] ^= 0xFF
     recorded.write_bytes(data)
-    assert "recorded.npz" in run(monkeypatch, capsys, recorded, code=2)
-    assert "there is no file" in run(monkeypatch, capsys, "nothing.npz", code=2)
-    assert "Add --game" in run(monkeypatch, capsys, "default", code=2)
-    assert "no demonstration of Pong" in run(
-        monkeypatch, capsys, "default", "--game", "Pong", code=2
-    )
+    assert "recorded.npz" in run(recorded, code=2)
+    assert "there is no file" in run("nothing.npz", code=2)
+    assert "Add --game" in run("default", code=2)
+    assert "no demonstration of Pong" in run("default", "--game", "Pong", code=2)
 
 
 def test_timeline_by_hand():
