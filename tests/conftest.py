@@ -23,6 +23,13 @@ from experiments.run_folder import run_main
 # Silent broadcasting of [B] against [B, 1] hides indexing mistakes.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+# Files that take long though their names come late: begun last, one worker would wait for another.
+_EARLY = ("test_on_device.py", "test_on_host.py", "test_readme.py", "test_tabular.py")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.name not in _EARLY)
+
 
 @pytest.fixture
 def run_here(capsys, monkeypatch):
