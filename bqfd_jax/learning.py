@@ -57,7 +57,8 @@ _SMALL = {
     "one_step_weight": 1.0,
     "n_step_weight": 1.0,
     "n_step": 5,
-    "huber_delta": 1.0,
+    # Values of these are often in the hundreds: by errors cut at 1 they would be learnt slowly.
+    "huber_delta": 10.0,
     "priority_exponent": 0.4,
     "importance_exponent": 0.6,
 }
@@ -66,22 +67,19 @@ _SMALL = {
 def small_config(agent: str = "bqfd", *, steps: int) -> AgentConfig:
     """Hyper-parameters for small environments and `steps` agent steps; the same for all of them.
 
-    Who has a demonstration explores little; DQN begins at random.
+    All agents explore alike, at random in the beginning: who has seen only a demonstration does not
+    know what else there is, and a demonstration may be bad.
     """
     if agent not in AGENTS:
         raise ValueError(f"agent is {agent!r}, but must be one of {', '.join(AGENTS)}")
-    guided = _SMALL | {
-        "pretrain_updates": 1_000,
-        "epsilon_steps": (0, max(steps // 5, 1)),
-        "epsilon_values": (0.1, 0.02),
-    }
+    common = _SMALL | {"epsilon_steps": (0, max(steps // 5, 1)), "epsilon_values": (1.0, 0.02)}
     if agent == "bqfd":
-        return BqfdConfig(**guided, correct_all_actions=True)
+        return BqfdConfig(**common, pretrain_updates=1_000, correct_all_actions=True)
     if agent == "dqfd":
-        return DqfdConfig(**guided)
+        return DqfdConfig(**common, pretrain_updates=1_000)
     if agent == "bootstrapped":
         return BootstrappedConfig(**_SMALL, ensemble_size=5)
-    return PddDqnConfig(**_SMALL, epsilon_steps=(0, max(steps // 5, 1)), epsilon_values=(1.0, 0.02))
+    return PddDqnConfig(**common)
 
 
 # --- Training ---
