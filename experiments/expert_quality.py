@@ -386,7 +386,7 @@ def _tabular_training(config: Config, agent_config: BqfdConfig) -> Training:
     def run(state: tuple[jax.Array, Row], inputs: Inputs) -> tuple[jax.Array, jax.Array]:
         key, rows = state
         action = jnp.where(rows.is_last, -1, rows.action)
-        returns = tabular.run(
+        outcome = tabular.run(
             key,
             grid_problem(deep_sea.reward_table(inputs.params, size)),
             tabular.Demonstrations(rows.frame[:, 1].reshape(-1, size), action.reshape(-1, size)),
@@ -398,8 +398,9 @@ def _tabular_training(config: Config, agent_config: BqfdConfig) -> Training:
             gamma=agent_config.gamma,
             # The other agents learn from the demonstrations' rewards, too.
             replay_demonstrations=True,
-        ).returns
-        return returns, jnp.isfinite(returns).all()
+        )
+        # Not the returns: even actions chosen by NaN bring rewards that are finite.
+        return outcome.returns, jnp.isfinite(outcome.state.q).all()
 
     return Training(lambda key, inputs: (key, demonstrate(key, inputs)), run)
 
@@ -483,10 +484,11 @@ class MapTraining:
         cell, seed = np.argwhere(~finite)[0]
         where = " ".join(name for name in cells[cell] if name)
         learner = LEARNERS[self.agent]
+        what, option = ("values", "eta") if self.agent == "tabular" else ("loss", "learning_rate")
         raise RunError(
-            f"the loss of {self.agent} became infinite or NaN ({where}, seed {seed}); its cell was "
-            f"not saved. A smaller --{learner}.learning-rate than "
-            f"{getattr(self.config, learner).learning_rate} usually helps."
+            f"the {what} of {self.agent} became infinite or NaN ({where}, seed {seed}); its cell "
+            f"was not saved. A smaller --{learner}.{option.replace('_', '-')} than "
+            f"{getattr(getattr(self.config, learner), option)} usually helps."
         )
 
 

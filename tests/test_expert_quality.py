@@ -309,6 +309,15 @@ def test_what_became_infinite_is_not_saved(tmp_path):
         training._check_finite(finite, training.parts[0])
 
 
+def test_tables_that_became_nan_are_not_saved(tmp_path):
+    # eta times a value overflows; the returns of such tables are finite all the same.
+    bqfd = dataclasses.replace(TINY.bqfd, eta=1e38)
+    config = dataclasses.replace(TINY, bqfd=bqfd, cells_per_call=1, seeds=1)
+    training = expert_quality.MapTraining(config, "tabular", tmp_path)
+    with pytest.raises(RunError, match=r"values of tabular .* smaller --bqfd\.eta than 1e\+38"):
+        training._train([Cell("treasure", "eta=inf", "1")])
+
+
 @pytest.mark.slow
 def test_every_agent_goes_over_the_map(tmp_path):
     out = tmp_path / "all"
