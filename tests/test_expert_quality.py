@@ -219,6 +219,8 @@ def test_names_can_be_read_by_people():
     names = [report.quality_name(q) for q in ("eta=inf", "eta=3", "errs=0.05", "until=0.5", "two")]
     assert names == ["always right", "eta 3", "errs 5%", "right until 50%", "two experts"]
     assert [report.quantity_name(q) for q in ("30", "10x0.5")] == ["30", "10 x 50%"]
+    names = [report.quality_name(q) for q in ("errs=0.001", "errs=0.07", "until=0.125")]
+    assert names == ["errs 0.1%", "errs 7%", "right until 12.5%"]
 
 
 # --- The whole run ---
@@ -250,6 +252,15 @@ def test_the_same_seeds_give_the_same_numbers(whole, tmp_path):
     summary = report.summarise(TINY, report.make_maps(TINY, best, returns), {})
     for kind in ("regret", "late_regret"):
         assert summary[kind] == summary_of(whole)[kind]
+
+
+def test_a_cell_does_not_depend_on_those_beside_it(tmp_path):
+    cells = expert_quality.cells_of(TINY, "tabular")
+    training = expert_quality.MapTraining(TINY, "tabular", tmp_path)
+    together = training._train([cells[0], cells[4], cells[1]])
+    np.testing.assert_array_equal(training._train([cells[4]])[0], together[1])
+    # The corner's treasure and its bomb would not be told apart by numbers that are all alike.
+    assert (together[0] != together[1]).any()
 
 
 def test_a_resumed_run_makes_only_what_is_missing(whole, tmp_path, monkeypatch):
