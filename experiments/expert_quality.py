@@ -188,7 +188,13 @@ def resolve(config: Config) -> Config:
         members = min(config.bootstrapped.ensemble_size, 5)
         bootstrapped = dataclasses.replace(config.bootstrapped, ensemble_size=members)
         config = dataclasses.replace(config, bootstrapped=bootstrapped)
-    for name, least in (("size", 3), ("seeds", 1), ("episodes", 2), ("cells_per_call", 1)):
+    for name, least in (
+        ("size", 3),
+        ("seeds", 1),
+        ("episodes", 2),
+        ("cells_per_call", 1),
+        ("hidden", 1),
+    ):
         value = getattr(config, name)
         if value < least:
             flag = name.replace("_", "-")
@@ -199,6 +205,8 @@ def resolve(config: Config) -> Config:
             raise UsageError(f"--{name} is empty; name at least one")
         if name != "torso" and len(set(values)) < len(values):
             raise UsageError(f"--{name} names something twice: {' '.join(values)}")
+    if min(config.torso) < 1:
+        raise UsageError(f"--torso has {min(config.torso)}, but each must be at least 1")
     for text in config.qualities:
         parse_quality(text)
     for text in config.quantities:
@@ -386,7 +394,7 @@ def _tabular_training(config: Config, agent_config: BqfdConfig) -> Training:
     def run(state: tuple[jax.Array, Row], inputs: Inputs) -> tuple[jax.Array, jax.Array]:
         key, rows = state
         action = jnp.where(rows.is_last, -1, rows.action)
-        returns = tabular.run(
+        outcome = tabular.run(
             key,
             grid_problem(deep_sea.reward_table(inputs.params, size)),
             tabular.Demonstrations(rows.frame[:, 1].reshape(-1, size), action.reshape(-1, size)),
@@ -398,8 +406,9 @@ def _tabular_training(config: Config, agent_config: BqfdConfig) -> Training:
             gamma=agent_config.gamma,
             # The other agents learn from the demonstrations' rewards, too.
             replay_demonstrations=True,
-        ).returns
-        return returns, jnp.isfinite(returns).all()
+        )
+        # Not the returns: even actions chosen by NaN bring rewards that are finite.
+        return outcome.returns, jnp.isfinite(outcome.state.q).all()
 
     return Training(lambda key, inputs: (key, demonstrate(key, inputs)), run)
 
@@ -483,10 +492,11 @@ class MapTraining:
         cell, seed = np.argwhere(~finite)[0]
         where = " ".join(name for name in cells[cell] if name)
         learner = LEARNERS[self.agent]
+        what, option = ("values", "eta") if self.agent == "tabular" else ("loss", "learning_rate")
         raise RunError(
-            f"the loss of {self.agent} became infinite or NaN ({where}, seed {seed}); its cell was "
-            f"not saved. A smaller --{learner}.learning-rate than "
-            f"{getattr(self.config, learner).learning_rate} usually helps."
+            f"the {what} of {self.agent} became infinite or NaN ({where}, seed {seed}); its cell "
+            f"was not saved. A smaller --{learner}.{option.replace('_', '-')} than "
+            f"{getattr(getattr(self.config, learner), option)} usually helps."
         )
 
 

@@ -156,14 +156,19 @@ def quality_name(text: str) -> str:
     if kind == "eta":
         return f"eta {value}"
     if kind == "errs":
-        return f"errs {float(value):.0%}"
-    return "two experts" if kind == "two" else f"right until {float(value):.0%}"
+        return f"errs {_percent(value)}"
+    return "two experts" if kind == "two" else f"right until {_percent(value)}"
 
 
 def quantity_name(text: str) -> str:
     """A quantity as people read it."""
     count, cut, share = text.partition("x")
-    return f"{count} x {float(share):.0%}" if cut else count
+    return f"{count} x {_percent(share)}" if cut else count
+
+
+def _percent(share: str) -> str:
+    """No digit is lost: 0.001 and 0.004 are different rows of a map."""
+    return f"{100 * float(share):g}%"
 
 
 def draw(config: "Config", maps: Maps, summary: dict[str, Any], out: Path) -> None:

@@ -97,6 +97,8 @@ def test_the_defaults_are_the_map_that_was_asked_for():
     [
         ({"size": 2}, "--size is 2, but must be at least 3"),
         ({"cells_per_call": 0}, "--cells-per-call is 0"),
+        ({"hidden": 0}, "--hidden is 0, but must be at least 1"),
+        ({"torso": (8, -3)}, "--torso has -3, but each must be at least 1"),
         ({"qualities": ()}, "--qualities is empty"),
         ({"quantities": ("1", "1")}, "--quantities names something twice: 1 1"),
     ],
@@ -219,6 +221,8 @@ def test_names_can_be_read_by_people():
     names = [report.quality_name(q) for q in ("eta=inf", "eta=3", "errs=0.05", "until=0.5", "two")]
     assert names == ["always right", "eta 3", "errs 5%", "right until 50%", "two experts"]
     assert [report.quantity_name(q) for q in ("30", "10x0.5")] == ["30", "10 x 50%"]
+    names = [report.quality_name(q) for q in ("errs=0.001", "errs=0.07", "until=0.125")]
+    assert names == ["errs 0.1%", "errs 7%", "right until 12.5%"]
 
 
 # --- The whole run ---
@@ -250,6 +254,15 @@ def test_the_same_seeds_give_the_same_numbers(whole, tmp_path):
     summary = report.summarise(TINY, report.make_maps(TINY, best, returns), {})
     for kind in ("regret", "late_regret"):
         assert summary[kind] == summary_of(whole)[kind]
+
+
+def test_a_cell_does_not_depend_on_those_beside_it(tmp_path):
+    cells = expert_quality.cells_of(TINY, "tabular")
+    training = expert_quality.MapTraining(TINY, "tabular", tmp_path)
+    together = training._train([cells[0], cells[4], cells[1]])
+    np.testing.assert_array_equal(training._train([cells[4]])[0], together[1])
+    # The corner's treasure and its bomb would not be told apart by numbers that are all alike.
+    assert (together[0] != together[1]).any()
 
 
 def test_a_resumed_run_makes_only_what_is_missing(whole, tmp_path, monkeypatch):
@@ -307,6 +320,15 @@ def test_what_became_infinite_is_not_saved(tmp_path):
     finite = np.array([[True, True], [True, False]])
     with pytest.raises(RunError, match=r"dqn_alone became infinite or NaN \(bomb, seed 1\)"):
         training._check_finite(finite, training.parts[0])
+
+
+def test_tables_that_became_nan_are_not_saved(tmp_path):
+    # eta times a value overflows; the returns of such tables are finite all the same.
+    bqfd = dataclasses.replace(TINY.bqfd, eta=1e38)
+    config = dataclasses.replace(TINY, bqfd=bqfd, cells_per_call=1, seeds=1)
+    training = expert_quality.MapTraining(config, "tabular", tmp_path)
+    with pytest.raises(RunError, match=r"values of tabular .* smaller --bqfd\.eta than 1e\+38"):
+        training._train([Cell("treasure", "eta=inf", "1")])
 
 
 @pytest.mark.slow
