@@ -8,7 +8,7 @@ from experiments import atari_config
 from experiments.atari_config import Config
 from experiments.atari_job import prepare_shape
 from experiments.host_run import play_run
-from experiments.run_folder import UsageError
+from experiments.run_folder import UsageError, require_at_least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,13 +39,8 @@ def _read_config(run: Path) -> Config:
 
 def evaluate_run(options: EvaluateConfig) -> None:
     """The command `evaluate`."""
-    for name, value, least in (
-        ("episodes", options.episodes, 1),
-        ("max-steps", options.max_steps, 1),
-        ("epsilon", options.epsilon, 0),
-    ):
-        if value is not None and value < least:
-            raise UsageError(f"--{name} is {value}, but must be at least {least}")
+    require_at_least(1, options, "episodes", "max_steps")
+    require_at_least(0, options, "epsilon")
     if options.epsilon is not None and options.epsilon > 1:
         raise UsageError(f"--epsilon is {options.epsilon}, but must be at most 1")
     config = _read_config(options.run)

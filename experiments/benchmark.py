@@ -24,7 +24,7 @@ from bqfd_jax.training.on_host import to_device
 from bqfd_jax.types import Batch, Row
 from experiments import atari_config, atari_job
 from experiments.benchmark_gym import GymBenchmark, benchmark_gym
-from experiments.run_folder import UsageError, peak_memory_gb, run_main
+from experiments.run_folder import UsageError, peak_memory_gb, require_at_least, run_main
 
 _FRAME = (84, 84)
 # Row i gets priority _PRIORITIES[i % 4], set by hand, so that the right shares are known.
@@ -53,10 +53,7 @@ class ReplayBenchmark:
 
 def benchmark_replay(config: ReplayBenchmark) -> dict[str, float]:
     """Measures and prints; returns the figures by name."""
-    for name in ("lanes", "batch_size", "stack", "n_step", "calls", "draws"):
-        if getattr(config, name) < 1:
-            flag = name.replace("_", "-")
-            raise UsageError(f"--{flag} is {getattr(config, name)}, but must be at least 1")
+    require_at_least(1, config, "lanes", "batch_size", "stack", "n_step", "calls", "draws")
     if config.rows < 1000 * config.lanes:
         raise UsageError(f"--rows is {config.rows}, but must be at least 1000 per lane")
     replay = make_replay(
@@ -225,9 +222,7 @@ class AtariBenchmark:
 
 def benchmark_atari(config: AtariBenchmark) -> dict[str, float]:
     """Measures and prints; returns the figures by name."""
-    for name in ("envs", "iterations", "rounds"):
-        if getattr(config, name) < 1:
-            raise UsageError(f"--{name} is {getattr(config, name)}, but must be at least 1")
+    require_at_least(1, config, "envs", "iterations", "rounds")
     settings = dataclasses.replace(
         atari_config.preset(config.preset, config.game),
         agent=config.agent,

@@ -14,7 +14,7 @@ from bqfd_jax.agents import PddDqnConfig
 from bqfd_jax.envs.gymnasium import GymVector
 from bqfd_jax.policy import own_network
 from bqfd_jax.training.setup import make_loop, make_setup
-from experiments.run_folder import UsageError
+from experiments.run_folder import UsageError, require_at_least
 
 _ENV = "CartPole-v1"
 _ROWS = 50_000
@@ -120,10 +120,7 @@ def _peers_loop(config: GymBenchmark) -> Callable[[int], None]:
 
 def benchmark_gym(config: GymBenchmark) -> dict[str, Any]:
     """Measures and prints; returns the figures by name."""
-    for name in ("envs", "update_period", "batch_size", "hidden", "steps", "rounds"):
-        if getattr(config, name) < 1:
-            flag = name.replace("_", "-")
-            raise UsageError(f"--{flag} is {getattr(config, name)}, but must be at least 1")
+    require_at_least(1, config, "envs", "update_period", "batch_size", "hidden", "steps", "rounds")
     if config.envs % config.update_period:
         raise UsageError(
             f"--update-period is {config.update_period}, but must divide --envs ({config.envs})"

@@ -108,17 +108,10 @@ class Job(NamedTuple):
 
 def check(config: Config) -> None:
     """Raises `UsageError` for values that cannot be meant."""
-    for name, least in (("size", 2), ("seeds", 1), ("episodes", 1), ("checkpoint_period", 1)):
-        value = getattr(config, name)
-        if value < least:
-            flag = name.replace("_", "-")
-            raise UsageError(f"--{flag} is {value}, but must be at least {least}")
-    for name in ("cases", "agents", "torso"):
-        values = getattr(config, name)
-        if not values:
-            raise UsageError(f"--{name} is empty; name at least one")
-        if name != "torso" and len(set(values)) < len(values):
-            raise UsageError(f"--{name} names something twice: {' '.join(values)}")
+    run_folder.require_at_least(2, config, "size")
+    run_folder.require_at_least(1, config, "seeds", "episodes", "checkpoint_period")
+    run_folder.require_choices(config, "cases", "agents")
+    run_folder.require_widths(config)
     if config.tensorboard and importlib.util.find_spec("tensorboardX") is None:
         raise UsageError("--tensorboard needs the extra: pip install 'bqfd-jax[tensorboard]'")
 

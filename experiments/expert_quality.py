@@ -188,25 +188,11 @@ def resolve(config: Config) -> Config:
         members = min(config.bootstrapped.ensemble_size, 5)
         bootstrapped = dataclasses.replace(config.bootstrapped, ensemble_size=members)
         config = dataclasses.replace(config, bootstrapped=bootstrapped)
-    for name, least in (
-        ("size", 3),
-        ("seeds", 1),
-        ("episodes", 2),
-        ("cells_per_call", 1),
-        ("hidden", 1),
-    ):
-        value = getattr(config, name)
-        if value < least:
-            flag = name.replace("_", "-")
-            raise UsageError(f"--{flag} is {value}, but must be at least {least}")
-    for name in ("cases", "qualities", "quantities", "agents", "torso"):
-        values = getattr(config, name)
-        if not values:
-            raise UsageError(f"--{name} is empty; name at least one")
-        if name != "torso" and len(set(values)) < len(values):
-            raise UsageError(f"--{name} names something twice: {' '.join(values)}")
-    if min(config.torso) < 1:
-        raise UsageError(f"--torso has {min(config.torso)}, but each must be at least 1")
+    run_folder.require_at_least(3, config, "size")
+    run_folder.require_at_least(2, config, "episodes")
+    run_folder.require_at_least(1, config, "seeds", "cells_per_call")
+    run_folder.require_choices(config, "cases", "qualities", "quantities", "agents")
+    run_folder.require_widths(config)
     for text in config.qualities:
         parse_quality(text)
     for text in config.quantities:

@@ -15,7 +15,7 @@ from bqfd_jax.metrics import write_json_atomic
 from experiments import gym_config, gym_job
 from experiments.gym_config import Config
 from experiments.host_report import curve
-from experiments.run_folder import UsageError
+from experiments.run_folder import UsageError, require_at_least
 
 Quality = Literal["mediocre", "bad"]
 Summary = dict[str, Any]
@@ -73,10 +73,7 @@ def cases(config: CompareDemosConfig) -> Iterator[Case]:
 
 def compare_demos(config: CompareDemosConfig, train: Callable[[Config], Summary]) -> None:
     """The command `compare-demos`."""
-    for name in ("seeds", "steps", "demo_steps", "eval_period", "eval_episodes"):
-        if getattr(config, name) < 1:
-            flag = name.replace("_", "-")
-            raise UsageError(f"--{flag} is {getattr(config, name)}, but must be at least 1")
+    require_at_least(1, config, "seeds", "steps", "demo_steps", "eval_period", "eval_episodes")
     config.out.mkdir(parents=True, exist_ok=True)
     # Runs that differ by their seed only need not be compiled again.
     jax.config.update("jax_compilation_cache_dir", str((config.out / "compiled").absolute()))

@@ -185,11 +185,7 @@ def parse(arguments: Sequence[str], description: str) -> Config:
 def check(config: Config) -> None:
     """Raises `UsageError` for values that cannot be meant."""
     host_job.check_bounds(config, most_lanes=MAX_LANES)
-    for name in ("stack", "demo_steps"):
-        if getattr(config, name) < 1:
-            raise UsageError(
-                f"{host_job.flag(name)} is {getattr(config, name)}, but must be at least 1"
-            )
+    run_folder.require_at_least(1, config, "stack", "demo_steps")
     if "make" in config.demo and len(config.demo) > 1:
         raise UsageError("--demo make stands alone; name files, or make one")
     load_wrappers(config.wrappers)

@@ -146,24 +146,11 @@ def check_memory(replay: Replay) -> None:
 
 def check_bounds(config: RunConfig, *, most_lanes: int) -> None:
     """Raises `UsageError` for values that cannot be meant in any run."""
-    for name, least in (
-        ("seed", 0),
-        ("steps", 1),
-        ("envs", 1),
-        ("learning_starts", 0),
-        ("replay_rows", 0),
-        ("eval_period", 0),
-        ("eval_episodes", 1),
-        ("eval_max_steps", 1),
-        ("final_steps", 1),
-        ("checkpoint_period", 1),
-        ("keep_checkpoints", 1),
-        ("log_period", 1),
-        ("hidden", 1),
-    ):
-        value = getattr(config, name)
-        if value < least:
-            raise UsageError(f"{flag(name)} is {value}, but must be at least {least}")
+    run_folder.require_at_least(0, config, "seed", "learning_starts", "replay_rows", "eval_period")
+    run_folder.require_at_least(
+        1, config, "steps", "envs", "eval_episodes", "eval_max_steps", "final_steps",
+        "checkpoint_period", "keep_checkpoints", "log_period", "hidden",
+    )  # fmt: skip
     for name, most in (
         ("envs", most_lanes),
         ("eval_episodes", most_lanes),
@@ -172,7 +159,7 @@ def check_bounds(config: RunConfig, *, most_lanes: int) -> None:
     ):
         value = getattr(config, name)
         if value > most:
-            raise UsageError(f"{flag(name)} is {value}, but must be at most {most}")
+            raise UsageError(f"{run_folder.flag(name)} is {value}, but must be at most {most}")
     if not 0.001 <= config.update_period <= 1e6:
         raise UsageError(
             f"--update-period is {config.update_period}, but must lie in [0.001, 1000000]"
@@ -185,8 +172,3 @@ def check_bounds(config: RunConfig, *, most_lanes: int) -> None:
         )
     if config.tensorboard and importlib.util.find_spec("tensorboardX") is None:
         raise UsageError("--tensorboard needs the extra: pip install 'bqfd-jax[tensorboard]'")
-
-
-def flag(name: str) -> str:
-    """`--eval-period` of `eval_period`."""
-    return "--" + name.replace("_", "-")

@@ -32,6 +32,37 @@ class StopRequested(Exception):  # noqa: N818
     """Someone pressed Ctrl-C (or the machine is going down), and the state has been saved."""
 
 
+def flag(name: str) -> str:
+    """`--eval-period` of `eval_period`."""
+    return "--" + name.replace("_", "-")
+
+
+def require_at_least(least: float, config: Any, *names: str) -> None:
+    """Raises `UsageError` for an option that is less; those that were not given pass."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and value < least:
+            raise UsageError(f"{flag(name)} is {value}, but must be at least {least}")
+
+
+def require_choices(config: Any, *names: str) -> None:
+    """Raises `UsageError` for a list of names that is empty or has one of them twice."""
+    for name in names:
+        values = getattr(config, name)
+        if not values:
+            raise UsageError(f"{flag(name)} is empty; name at least one")
+        if len(set(values)) < len(values):
+            raise UsageError(f"{flag(name)} names something twice: {' '.join(values)}")
+
+
+def require_widths(config: Any) -> None:
+    """Raises `UsageError` for a network that cannot be made, by its `torso` and `hidden`."""
+    require_at_least(1, config, "hidden")
+    if not config.torso or min(config.torso) < 1:
+        given = " ".join(map(str, config.torso)) or "empty"
+        raise UsageError(f"--torso is {given}, but must be widths of at least 1")
+
+
 def prepare(
     out: Path | None,
     config: dict[str, Any],

@@ -91,11 +91,8 @@ def right_all_the_way(size: int) -> tabular.Demonstrations:
 
 def check(config: Config) -> None:
     """Raises `UsageError` for values that cannot be meant."""
-    for name, least in (("size", 2), ("seeds", 1), ("episodes", 1), ("filter_size", 2)):
-        value = getattr(config, name)
-        if value < least:
-            flag = name.replace("_", "-")
-            raise UsageError(f"--{flag} is {value}, but must be at least {least}")
+    run_folder.require_at_least(2, config, "size", "filter_size")
+    run_folder.require_at_least(1, config, "seeds", "episodes")
     if config.filter_size > 100:
         raise UsageError(
             f"--filter-size is {config.filter_size}, but must be at most 100: every step of the "

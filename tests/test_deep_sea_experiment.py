@@ -299,6 +299,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step(tmp_path, ru
         (["--size", "1"], "--size is 1"),
         (["--seeds", "0"], "--seeds is 0"),
         (["--episodes", "0"], "--episodes is 0"),
+        (["--torso", "8", "0"], "--torso is 8 0"),
+        (["--hidden", "0"], "--hidden is 0"),
         (["--agents", "bqfd", "bqfd"], "twice"),
         (["--bqfd.gamma", "1.5"], "gamma is 1.5"),
         (["--resume"], "--out"),

@@ -98,7 +98,7 @@ def test_the_defaults_are_the_map_that_was_asked_for():
         ({"size": 2}, "--size is 2, but must be at least 3"),
         ({"cells_per_call": 0}, "--cells-per-call is 0"),
         ({"hidden": 0}, "--hidden is 0, but must be at least 1"),
-        ({"torso": (8, -3)}, "--torso has -3, but each must be at least 1"),
+        ({"torso": (8, -3)}, "--torso is 8 -3, but must be widths of at least 1"),
         ({"qualities": ()}, "--qualities is empty"),
         ({"quantities": ("1", "1")}, "--quantities names something twice: 1 1"),
     ],
