@@ -16,7 +16,7 @@ from bqfd_jax import demos
 from bqfd_jax.agents import AgentConfig, BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnConfig
 from bqfd_jax.demos import DemonstrationError, FrameDemonstration
 from bqfd_jax.demos.importing import from_arrays
-from bqfd_jax.envs.gymnasium import GymVector
+from bqfd_jax.envs.gymnasium import FRAME_DTYPES, GymVector
 from bqfd_jax.networks import Network, ensemble
 from bqfd_jax.policy import Policy, chosen_network, own_network
 from bqfd_jax.training.on_host import HostTrainState
@@ -24,7 +24,6 @@ from bqfd_jax.training.setup import make_loop, make_setup
 from bqfd_jax.types import HostEnvironment, HostStep, Row
 
 MAX_EPISODE_STEPS = 100_000
-_DTYPES = {"float64": np.float32, "int64": np.int32, "bool": np.int8}
 
 Metrics = dict[str, float | int | None]
 # Observations [L, *frame_shape] -> actions [L].
@@ -130,9 +129,15 @@ def train(
       HostEnvironmentError: the environment failed.
     """
     for name, value, least in (
-        ("steps", steps, 1), ("stack", stack, 1), ("log_period", log_period, 1), ("seed", seed, 0)
-    ):  # fmt: skip
-        if value < least:
+        ("steps", steps, 1),
+        ("stack", stack, 1),
+        ("log_period", log_period, 1),
+        ("seed", seed, 0),
+        ("learning_starts", learning_starts, 0),
+        ("replay_rows", replay_rows, 1),
+        ("num_lanes", num_lanes, 1),
+    ):
+        if value is not None and value < least:
             raise ValueError(f"{name} is {value}, but must be at least {least}")
     if update_period <= 0:
         raise ValueError(f"update_period is {update_period}, but must be greater than 0")
@@ -231,7 +236,7 @@ def make_policy(
     if isinstance(config, BootstrappedConfig):
         members = {"size": config.ensemble_size, "prior_scale": config.prior_scale}
         network = ensemble(network, members["size"], prior_scale=members["prior_scale"])
-        made_with = None if made_with is None else made_with | members
+        made_with = ({"own": True} if made_with is None else made_with) | members
     return Policy(network=network, params=params, made_with=made_with, **_shape(env, stack))
 
 
@@ -289,7 +294,7 @@ def fit_demonstration(env: HostEnvironment, demonstration: Any) -> FrameDemonstr
             f"{env.num_actions}"
         )
     frames, wanted = demonstration.frames, np.dtype(env.frame_dtype)
-    dtype = np.dtype(_DTYPES.get(frames.dtype.name, frames.dtype))
+    dtype = np.dtype(FRAME_DTYPES.get(frames.dtype.name, frames.dtype))
     if demonstration.frame_shape != tuple(env.frame_shape) or dtype != wanted:
         raise DemonstrationError(
             f"{title} has observations {frames.dtype}{list(demonstration.frame_shape)}, but the "
@@ -365,6 +370,7 @@ def record(
       max_steps: after which an episode is cut off.
       name: of the demonstration.
     """
+    _check_playing(episodes, epsilon, max_steps)
     env = as_environment(env, seed=seed, stream=3, default_lanes=min(episodes, 16))
     played = list(_play(env, policy, episodes, epsilon=epsilon, seed=seed, max_steps=max_steps))
     return FrameDemonstration(
@@ -390,9 +396,18 @@ def evaluate(
     max_steps: int = MAX_EPISODE_STEPS,
 ) -> np.ndarray:
     """Undiscounted returns of whole episodes, `[episodes]`; the arguments are those of `record`."""
+    _check_playing(episodes, epsilon, max_steps)
     env = as_environment(env, seed=seed, stream=1, default_lanes=min(episodes, 16))
     played = _play(env, policy, episodes, epsilon=epsilon, seed=seed, max_steps=max_steps)
     return np.array([episode.rewards.sum() for episode in played])
+
+
+def _check_playing(episodes: int, epsilon: float, max_steps: int) -> None:
+    for name, value in (("episodes", episodes), ("max_steps", max_steps)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}, but must be at least 1")
+    if not 0 <= epsilon <= 1:
+        raise ValueError(f"epsilon is {epsilon}, but must lie in [0, 1]")
 
 
 class _Episode(NamedTuple):
@@ -412,10 +427,6 @@ def _play(
     max_steps: int,
 ) -> Iterator[_Episode]:
     """The first episode of every lane, again and again: those that end soon are not preferred."""
-    if episodes < 1:
-        raise ValueError(f"episodes is {episodes}, but must be at least 1")
-    if not 0 <= epsilon <= 1:
-        raise ValueError(f"epsilon is {epsilon}, but must lie in [0, 1]")
     rng = np.random.default_rng([seed, 7])
     while episodes > 0:
         steps, actions = _play_round(env, policy, epsilon, rng, max_steps)

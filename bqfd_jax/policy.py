@@ -35,7 +35,8 @@ class Policy:
     frame_dtype: np.dtype
     stack: int = 1  # frames per observation
     # What `networks.for_observation` needs to make the network again, beside the fields above, and
-    # of an ensemble its `size` and `prior_scale`; None: the network is someone's own.
+    # of an ensemble its `size` and `prior_scale`.  None, or with `own`: the network is someone's
+    # own.
     made_with: dict[str, Any] | None = None
 
     def q_values(self, observations: Any) -> Array:
@@ -58,7 +59,13 @@ class Policy:
 
     def _checked(self, observations: Any) -> tuple[np.ndarray, bool]:
         expected = self.frame_shape if self.stack == 1 else (self.stack, *self.frame_shape)
-        observations = np.asarray(observations, self.frame_dtype)
+        observations = np.asarray(observations)
+        if observations.dtype.kind == "f" and self.frame_dtype.kind in "iu":
+            raise PolicyError(
+                f"observations are {observations.dtype}, but must be {self.frame_dtype} as in "
+                "training; are they scaled?"
+            )
+        observations = observations.astype(self.frame_dtype)
         is_single = observations.shape == expected
         if is_single:
             observations = observations[None]
@@ -133,7 +140,9 @@ def load_policy(path: str | os.PathLike[str], *, network: Any = None) -> Policy:
         raise PolicyError(f"{path} is no policy: {error}") from error
     if network is not None:
         network = own_network(network, **shape)
-    elif made_with is None:
+        if made_with is not None:
+            network = _as_ensemble(network, made_with)
+    elif made_with is None or "own" in made_with:
         raise PolicyError(f"{path} was trained with a network of one's own: give it (network)")
     else:
         network = chosen_network(made_with, **shape)
@@ -183,6 +192,10 @@ def chosen_network(
     network = networks.for_observation(
         frame_shape, frame_dtype, num_actions, stack=stack, **options
     )
+    return _as_ensemble(network, made_with)
+
+
+def _as_ensemble(network: Network, made_with: dict[str, Any]) -> Network:
     if "size" not in made_with:
         return network
     return networks.ensemble(network, made_with["size"], prior_scale=made_with["prior_scale"])

@@ -61,11 +61,11 @@ def announce(
 def train(config: Config) -> dict[str, Any]:
     """A whole run, or the rest of one; returns its summary."""
     gym_config.check(config)
-    config = _without_film_if_blind(config)
     stored = gym_config.stored(config)
     if config.resume or config.out is not None:
         run_folder.check(config.out, stored, resume=config.resume)
     job, demonstrations = prepare(config, config.out / MADE if config.resume else None)
+    job = dataclasses.replace(job, config=_without_film_if_blind(config))
     name = f"gym-{config.env.replace('/', '-').replace(':', '-')}"
     out = run_folder.prepare(config.out, stored, name=name, resume=config.resume)
     if demonstrations and config.demo == ("make",) and not (out / MADE).exists():

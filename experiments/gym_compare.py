@@ -64,7 +64,7 @@ class Case:
 
 def cases(config: CompareDemosConfig) -> Iterator[Case]:
     """All of them, each environment's together."""
-    for env in config.envs:
+    for env in dict.fromkeys(config.envs):
         yield Case(env, "dqn", None)
         for quality in config.qualities:
             for agent in config.agents:
@@ -101,6 +101,8 @@ def _run(
         agent=case.agent,
         seed=seed,
         demo=demo,
+        # What was made to other measure is another run, though its file has the same name.
+        demo_steps=base.demo_steps if case.quality is None else config.demo_steps,
         eval_period=config.eval_period,
         eval_episodes=config.eval_episodes,
         final_steps=max(config.steps // 5, 1),

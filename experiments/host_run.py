@@ -141,6 +141,9 @@ class Training:
         with tqdm(
             total=config.steps, initial=loop.step, unit="step", desc=f"{config.game} {config.agent}"
         ) as bar:
+            if self._evaluation_is_missing():
+                self._evaluate()
+                self._save()
             bar.set_postfix_str(self._postfix({}))
             while loop.step < config.steps:
                 # A run that was stopped between two rows goes on with the second.
@@ -170,6 +173,19 @@ class Training:
         jax.block_until_ready(loop.state.step)
         speed = (loop.step - first_step) / (time.perf_counter() - started)
         return self._log(speed, scores)
+
+    def _evaluation_is_missing(self) -> bool:
+        """Whether the environments failed in one, so that the run goes on from just before it."""
+        config, step = self.config, self.loop.step
+        done = [row["step"] for row in self.evaluations]
+        if step >= config.steps:
+            return step not in done
+        if not config.eval_period:
+            return False
+        if step == 0:
+            return bool(config.pretrain_updates) and not done
+        last_row = step // config.log_period * config.log_period
+        return last_row // config.eval_period > max(done, default=0) // config.eval_period
 
     def _crossed(self, period: int, last_row: int) -> bool:
         return period > 0 and self.loop.step // period > last_row // period
@@ -422,8 +438,8 @@ def play_run(run: Path, job: Job, *, with_film: bool) -> dict[str, Any]:
     write_json_atomic(run / "evaluation.json", row)
     print(
         f"{job.config.game}, {job.config.agent}, step {step}: {row['mean']:.1f} +- "
-        f"{row['std']:.1f} over {row['episodes']} episodes ({row['truncated']} cut at "
-        f"{job.config.eval_max_steps} steps); written to {run / 'evaluation.json'}"
+        f"{row['std']:.1f} over {row['episodes']} episodes ({row['truncated']} cut by a "
+        f"time limit); written to {run / 'evaluation.json'}"
     )
     if with_film:
         try:

@@ -92,14 +92,17 @@ def test_log_reward_by_hand():
 
 def test_rewards_are_logarithms_of_the_scores_unless_switched_off():
     actions = load_named("VideoPinball").actions[:300, None]
-    logs, raws = (
-        play(atari.Atari("VideoPinball", noop_max=1, log_rewards=log_rewards), actions)
+    envs = [
+        atari.Atari("VideoPinball", noop_max=1, log_rewards=log_rewards)
         for log_rewards in (True, False)
-    )
+    ]
+    logs, raws = (play(env, actions) for env in envs)
     assert raws.score_reward.max() > 50
     np.testing.assert_array_equal(logs.score_reward, raws.score_reward)
     np.testing.assert_array_equal(raws.reward, raws.score_reward)
     np.testing.assert_allclose(np.expm1(logs.reward), raws.reward, rtol=1e-5)
+    # What `learning.train` does to a demonstration's.
+    assert [env.transform_reward for env in envs] == [atari.log_reward, None]
 
 
 def test_a_lost_life_is_a_discount_and_nothing_else():

@@ -42,6 +42,11 @@ def test_walls_and_borders_stop_and_goals_and_pits_end():
     assert not outcomes[-2].terminated
 
 
+def test_a_map_of_another_size_is_refused():
+    with pytest.raises(ValueError, match="a map of 3 x 4 does not fit an environment of 5 x 5"):
+        gridworld.make(5, 5).reset(gridworld.parse(MAP), jax.random.key(0))
+
+
 def test_a_time_limit_truncates():
     _, outcomes = walk([UP, UP, UP], time_limit=3)
     assert [bool(o.truncated) for o in outcomes] == [False, False, True]

@@ -16,6 +16,7 @@ from gym_probes import Chain, Failing
 from scipy import stats
 
 from bqfd_jax import demos, learning
+from bqfd_jax.envs.host import HostEnvironmentError
 from bqfd_jax.metrics import read_jsonl
 from bqfd_jax.policy import load_policy
 from experiments import gym, gym_compare, gym_config, gym_job, gym_scripts, host_run, run_folder
@@ -145,6 +146,25 @@ def test_an_environment_that_fails_leaves_a_checkpoint(tmp_path, how, message):
     assert max(int(path.name.split("-")[-1]) for path in checkpoints) < 240
 
 
+def test_an_evaluation_that_failed_is_made_up_for(tmp_path, monkeypatch):
+    play = host_run.Evaluator.__call__
+    failing = {0, 120, 240}
+
+    def fails_once(self, params, step, on_step=None):
+        if step in failing:
+            failing.remove(step)
+            raise HostEnvironmentError("the pole fell off")
+        return play(self, params, step, on_step)
+
+    monkeypatch.setattr(host_run.Evaluator, "__call__", fails_once)
+    for attempt in range(3):
+        with pytest.raises(RunError, match="the pole fell off"):
+            gym.train(tiny(tmp_path / "run", video=False, resume=attempt > 0))
+    summary = gym.train(tiny(tmp_path / "run", video=False, resume=True))
+    check_metrics(tmp_path / "run")
+    assert summary["final"]["mean"] is not None
+
+
 def test_demonstrations_that_do_not_fit(whole, tmp_path):
     for made, message in (
         (learning.record("CartPole-v1", gym_scripts.cart_pole, 1), r"float32\[4\]"),
@@ -180,6 +200,8 @@ def test_bad_input_is_named(options, named, run_here, monkeypatch, tmp_path):
     code, text = run_here(gym.main, *options)
     assert code == 2
     assert named in text
+    # What cannot be made is not said to be one that only cannot be filmed.
+    assert "film" not in text
     assert not (tmp_path / "runs").exists()
 
 
@@ -272,6 +294,8 @@ def test_a_comparison_is_resumed_run_by_run(tmp_path, capsys):
     assert (tmp_path / "all" / "comparison.png").exists()
     with pytest.raises(UsageError, match="holds another run"):
         gym_compare.compare_demos(dataclasses.replace(config, steps=160), train)
+    with pytest.raises(UsageError, match="bqfd-bad/seed-0 holds another run"):
+        gym_compare.compare_demos(dataclasses.replace(config, demo_steps=50), train)
 
 
 # --- From the outside ---

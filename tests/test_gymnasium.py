@@ -176,6 +176,8 @@ def test_a_time_limit_is_no_termination():
 def test_time_limits_of_ids_that_name_their_module():
     assert time_limit("CartPole-v1") == 500
     assert time_limit("gymnasium.envs.classic_control:CartPole-v1") == 500
+    # Without a version it is the latest, as in `make`.
+    assert time_limit("CartPole") == 500
     gymnasium.register("bqfd-Endless-v0", entry_point=Chain)
     assert time_limit("bqfd-Endless-v0") is None
 
@@ -202,7 +204,13 @@ def test_seeds_decide_and_differ():
 
 @pytest.mark.parametrize(
     ("dtype", "expected"),
-    [("float64", "float32"), ("int64", "int32"), ("bool", "int8"), ("uint8", "uint8")],
+    [
+        ("float64", "float32"),
+        ("int64", "int32"),
+        ("uint64", "int32"),
+        ("bool", "int8"),
+        ("uint8", "uint8"),
+    ],
 )
 def test_dtypes_become_those_that_jax_knows(dtype, expected):
     env = GymVector(telling_vector(1, dtype=np.dtype(dtype)))

@@ -97,6 +97,9 @@ def test_options_are_checked():
         ({"steps": 10, "seed": -1}, "seed is -1"),
         ({"steps": 10, "update_period": 0}, "update_period is 0"),
         ({"steps": 10, "num_lanes": 3}, "num_lanes is 3"),
+        ({"steps": 10, "num_lanes": 0}, "num_lanes is 0"),
+        ({"steps": 10, "replay_rows": -5}, "replay_rows is -5"),
+        ({"steps": 10, "learning_starts": -1}, "learning_starts is -1"),
     ):
         with pytest.raises(ValueError, match=message):
             learning.train(GymVector(chain(2)), **wrong)
@@ -173,6 +176,10 @@ def test_epsilon_is_the_share_of_random_actions():
         learning.record(chain(1), right, 1, epsilon=2)
     with pytest.raises(ValueError, match="episodes is 0"):
         learning.evaluate(chain(1), right, 0)
+    with pytest.raises(ValueError, match="episodes is 0"):
+        learning.record("CartPole-v1", right, 0)
+    with pytest.raises(ValueError, match="max_steps is 0"):
+        learning.record(chain(1), right, 1, max_steps=0)
 
 
 def test_arrays_become_the_same_demonstration_as_recording():
@@ -203,6 +210,13 @@ def test_demonstrations_that_do_not_fit_the_environment():
         learning.train(chain(2), made, steps=10)
     with pytest.raises(DemonstrationError, match="not a str"):
         learning.train(chain(2), ["file.npz"], steps=10)
+
+
+def test_wide_integers_become_those_that_the_environment_shows():
+    env = GymVector(telling_vector(1, dtype=np.uint64))
+    made = learning.record(env, lambda o: 1, 1)
+    wide = dataclasses.replace(made, frames=made.frames.astype(np.uint64))
+    assert learning.fit_demonstration(env, wide).frames.dtype == np.int32
 
 
 def test_doubles_become_floats_and_rewards_are_transformed_alike():
@@ -253,6 +267,36 @@ def test_an_ensembles_policy_acts_on_the_mean(tmp_path):
     members = again.network.apply(again.params, jnp.eye(5)[:, None])
     assert members.shape == (5, 3, 2)
     np.testing.assert_allclose(again.q_values(np.eye(5)), members.mean(axis=1), rtol=1e-5)
+
+
+def test_an_ensemble_of_networks_of_ones_own_is_loaded(tmp_path):
+    env = GymVector(chain(1))
+    network, made_with = learning.make_network(env, Own())
+    config = configure(BootstrappedConfig, ensemble_size=3, prior_scale=1.0)
+    untrained = learning.make_policy(env, network, made_with, config, None)
+    shapes = jax.eval_shape(untrained.network.init, jax.random.key(0), jnp.zeros((1, 1, 5)))
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(leaf.dtype), shapes)
+    policy = dataclasses.replace(untrained, params=params)
+    save_policy(policy, tmp_path / "p.npz")
+    with pytest.raises(PolicyError, match="network of one's own: give it"):
+        load_policy(tmp_path / "p.npz")
+    again = load_policy(tmp_path / "p.npz", network=Own())
+    np.testing.assert_array_equal(again.q_values(np.eye(5)), policy.q_values(np.eye(5)))
+
+
+def test_scaled_images_are_not_taken_for_bytes():
+    policy = Policy(
+        network=learning.Network(init=lambda k, o: {}, apply=lambda p, o: o[:, 0, 0, :]),
+        params={},
+        num_actions=2,
+        frame_shape=(2, 2),
+        frame_dtype=np.dtype(np.uint8),
+    )
+    # Half of the brightest would be 0, like the darkest.
+    with pytest.raises(PolicyError, match="float64, but must be uint8"):
+        policy.act(np.full((2, 2), 0.5))
+    assert policy.act([[0, 9], [0, 0]]) == 1
 
 
 def test_stacks_are_the_frames_that_came_before(tmp_path):

@@ -148,7 +148,8 @@ class Atari:
         check_game(game)
         self.game = game
         self.num_lanes = num_lanes
-        self._log_rewards = log_rewards
+        # Demonstrations must be transformed alike.
+        self.transform_reward = log_reward if log_rewards else None
         self._life_loss_is_terminal = life_loss_is_terminal
         self._pool = _envpool().make(
             f"{game}-v5",
@@ -218,9 +219,10 @@ class Atari:
         if self._life_loss_is_terminal and self._previous is not None:
             ends_value |= lives < self._previous.lives
         score_reward = np.where(is_first, 0, score_reward).astype(np.float32)
+        transform = self.transform_reward
         self._previous = HostStep(
             frame=frame[:, -1],
-            reward=log_reward(score_reward) if self._log_rewards else score_reward,
+            reward=score_reward if transform is None else transform(score_reward),
             discount=np.where(ends_value, 0, 1).astype(np.float32),
             is_first=is_first,
             is_last=ended,

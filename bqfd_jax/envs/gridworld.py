@@ -78,11 +78,20 @@ def make(height: int, width: int) -> Environment:
         raise ValueError(f"a grid of {height} x {width} has no room to move")
     sides = np.maximum(np.array([height, width], np.int32) - 1, 1)
 
+    def check(params: GridParams) -> None:
+        # Places beyond a smaller map would silently be those at its border.
+        if params.wall.shape != (height, width):
+            raise ValueError(
+                f"a map of {' x '.join(map(str, params.wall.shape))} does not fit an environment "
+                f"of {height} x {width}"
+            )
+
     def observe(place: Array) -> Array:
         return place / jnp.asarray(sides, jnp.float32)
 
     def reset(params: GridParams, key: Array) -> tuple[GridState, Array]:
         del key
+        check(params)
         return GridState(place=params.start, time=jnp.int32(0)), observe(params.start)
 
     def step(

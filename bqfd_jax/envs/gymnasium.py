@@ -19,7 +19,7 @@ from bqfd_jax.envs.host import HostEnvironmentError
 from bqfd_jax.types import HostStep
 
 # What jax would make of them anyway.  Truth values become numbers that are no grey levels.
-_FRAME_DTYPES = {"float64": np.float32, "int64": np.int32, "uint64": np.int32, "bool": np.int8}
+FRAME_DTYPES = {"float64": np.float32, "int64": np.int32, "uint64": np.int32, "bool": np.int8}
 
 
 def environments() -> tuple[str, ...]:
@@ -34,6 +34,12 @@ def time_limit(env: str) -> int | None:
     module, _, name = env.rpartition(":")
     if module:
         importlib.import_module(module)
+    # It also takes the latest version of an id that names none.
+    registration = importlib.import_module("gymnasium.envs.registration")
+    namespace, plain, version = registration.parse_env_id(name)
+    if version is None:
+        version = registration.find_highest_version(namespace, plain)
+        name = registration.get_env_id(namespace, plain, version)
     return gymnasium.spec(name).max_episode_steps
 
 
@@ -95,7 +101,7 @@ class GymVector:
         self.num_actions, self._first_action = int(actions.n), int(actions.start)
         space = _check_observations(self.name, self._env.single_observation_space)
         self.frame_shape = tuple(space.shape)
-        self.frame_dtype = np.dtype(_FRAME_DTYPES.get(space.dtype.name, space.dtype))
+        self.frame_dtype = np.dtype(FRAME_DTYPES.get(space.dtype.name, space.dtype))
         self._resets_itself = _resets_on_next_step(self.name, self._env)
         self.transform_reward = transform_reward
         self._seed: Any = _seeds(self._env, self.num_lanes, seed, stream)
