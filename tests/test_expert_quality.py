@@ -88,6 +88,8 @@ def test_the_defaults_are_the_map_that_was_asked_for():
     }  # fmt: skip
     assert quick.size == 10
     assert quick.bootstrapped.ensemble_size == 5
+    for config in (full, quick):
+        assert config.dqn.epsilon_steps[-1] == config.size * config.episodes // 2
     # What is given by hand stays.
     assert expert_quality.resolve(Config(quick=True, size=7)).size == 7
 
