@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from tqdm import tqdm
 
 from bqfd_jax import demos
 from bqfd_jax.agents import AgentConfig, BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnConfig
@@ -99,6 +100,7 @@ def train(
     replay_rows: int | None = None,
     log_period: int = 1_000,
     on_metrics: Callable[[Metrics], None] | None = None,
+    progress: bool = True,
 ) -> TrainResult:
     """Trains an agent.
 
@@ -119,6 +121,7 @@ def train(
       replay_rows: agent steps that are remembered; all of them, at most a million, unless given.
       log_period: agent steps per row of metrics.
       on_metrics: is called with each row.
+      progress: show a bar with speed and time left.
 
     Returns:
       The policy, the state it was taken from, and metrics.
@@ -127,6 +130,7 @@ def train(
       ValueError: the environment is of a kind that cannot be learnt, or an option is wrong.
       DemonstrationError: a demonstration does not fit the environment.
       HostEnvironmentError: the environment failed.
+      FloatingPointError: the loss is no longer finite.
     """
     for name, value, least in (
         ("steps", steps, 1),
@@ -159,7 +163,8 @@ def train(
         demonstrations=rows,
     )
     state = setup.init(seed)
-    for _ in range(config.pretrain_updates if given else 0):
+    pretraining = range(config.pretrain_updates if given else 0)
+    for _ in tqdm(pretraining, "pre-training", unit="update", disable=not progress or not given):
         state = setup.trainer.pretrain(state)
     loop = make_loop(
         setup,
@@ -170,12 +175,20 @@ def train(
         one_call=len(env.frame_shape) == 1,
     )
     metrics: list[Metrics] = []
-    while loop.step < steps:
-        scores = loop.run(min(log_period, steps - loop.step))
-        loop.state, count, means = setup.trainer.read(loop.state)
-        metrics.append(_row(loop.step, int(loop.state.learner.updates), scores, int(count), means))
-        if on_metrics is not None:
-            on_metrics(metrics[-1])
+    with tqdm(total=steps, desc="training", unit="step", disable=not progress) as bar:
+        while loop.step < steps:
+            scores = loop.run(min(log_period, steps - loop.step))
+            loop.state, count, means = setup.trainer.read(loop.state)
+            updates = int(loop.state.learner.updates)
+            metrics.append(_row(loop.step, updates, scores, int(count), means))
+            if not np.isfinite(metrics[-1].get("loss", 0.0)):
+                raise FloatingPointError(
+                    f"the loss became {metrics[-1]['loss']} before step {loop.step}; try a smaller "
+                    f"learning_rate (it is {config.learning_rate}), or look at the rewards"
+                )
+            bar.update(loop.step - bar.n)
+            if on_metrics is not None:
+                on_metrics(metrics[-1])
     return TrainResult(
         make_policy(env, made, made_with, config, loop.state.learner.target_params, stack=stack),
         loop.state,

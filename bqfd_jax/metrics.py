@@ -133,11 +133,15 @@ def write_json_atomic(path: str | os.PathLike[str], obj: Any) -> None:
       path: the file, in a directory that exists.
       obj: dicts, lists, numbers, strings, and numpy or jax arrays.
     """
+    write_text_atomic(path, json.dumps(_plain(obj), indent=2, allow_nan=False) + "\n")
+
+
+def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a text so that `path`, in a directory that exists, holds the old one or the new."""
     path = Path(path)
-    text = json.dumps(_plain(obj), indent=2, allow_nan=False) + "\n"
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with open(temporary, "w") as file:
+        with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -71,5 +71,7 @@ def _av() -> Any:
     try:
         import av
     except ImportError as error:
-        raise ImportError("films need PyAV: pip install 'bqfd-jax[atari]'") from error
+        raise ImportError(
+            "films need PyAV: pip install 'bqfd-jax[atari]' or 'bqfd-jax[gym]'"
+        ) from error
     return av

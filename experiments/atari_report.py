@@ -11,7 +11,7 @@ import numpy as np
 import tyro
 
 from bqfd_jax import plots
-from bqfd_jax.metrics import write_json_atomic
+from bqfd_jax.metrics import write_json_atomic, write_text_atomic
 from experiments.atari_config import PAPER_SCORES, PAPER_STEPS
 from experiments.host_report import curve, references
 from experiments.run_folder import UsageError
@@ -45,7 +45,7 @@ def compare(config: CompareConfig) -> None:
             config.out / "comparison.png", panels, references=references(summaries)
         )
         write_json_atomic(config.out / "comparison.json", rows)
-        (config.out / "comparison.md").write_text(text + "\n", encoding="utf-8")
+        write_text_atomic(config.out / "comparison.md", text + "\n")
     except OSError as error:
         raise UsageError(f"cannot write to {config.out}: {error}") from error
     print(f"{text}\n\nfigure and table in {config.out}")

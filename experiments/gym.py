@@ -121,6 +121,7 @@ class EvaluateConfig:
 
 def evaluate_run(options: EvaluateConfig) -> None:
     """The command `evaluate`."""
+    run_folder.require_at_least(1, options, "episodes")
     path = options.run / "config.json"
     try:
         config = gym_config.from_stored(json.loads(path.read_text()))

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from bqfd_jax import demos, plots
-from bqfd_jax.metrics import write_json_atomic
+from bqfd_jax.metrics import write_json_atomic, write_text_atomic
 from experiments import gym_config, gym_job
 from experiments.gym_config import Config
 from experiments.host_report import curve
@@ -84,7 +84,7 @@ def compare_demos(config: CompareDemosConfig, train: Callable[[Config], Summary]
     text = table(rows)
     draw(config.out / "comparison.png", results)
     write_json_atomic(config.out / "comparison.json", rows)
-    (config.out / "comparison.md").write_text(text + "\n", encoding="utf-8")
+    write_text_atomic(config.out / "comparison.md", text + "\n")
     print(f"\n{text}\n\nfigure and table in {config.out}")
 
 

@@ -79,6 +79,12 @@ def test_the_same_seed_gives_the_same_network_and_another_does_not():
     assert not any(np.array_equal(a, b) for a, b in zip(first[-1:], other[-1:], strict=True))
 
 
+def test_a_loss_that_is_not_finite_is_named():
+    config = configure(PddDqnConfig, batch_size=4, learning_rate=1e38)
+    with pytest.raises(FloatingPointError, match=r"the loss became (nan|inf) before step \d+; try"):
+        learning.train(chain(2), None, config, steps=40, learning_starts=10, log_period=20)
+
+
 def test_without_demonstrations_it_is_dqn_and_configs_choose_the_agent():
     assert isinstance(learning.small_config("bqfd", steps=10), BqfdConfig)
     assert isinstance(learning.small_config("dqfd", steps=10), DqfdConfig)
