@@ -281,7 +281,7 @@ def heat_maps(
                 red, green, blue, _ = image.cmap(image.norm(value))
                 is_dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
                 axis.text(
-                    j, i, f"{value:.2f}", ha="center", va="center", fontsize=6.5,
+                    j, i, f"{round(value, 2) + 0.0:.2f}", ha="center", va="center", fontsize=6.5,
                     color="w" if is_dark else "k",
                 )  # fmt: skip
             axis.set_title(f"{row_title}: {title}", fontsize=9)
