@@ -30,6 +30,9 @@ def test_the_final_score_is_that_of_all_late_episodes():
     # With three games the evaluation due at 80,000 comes at 80,001, and is still not of the last.
     late[0]["step"], early["step"] = 90_000, 80_001
     assert host_report.final_score([early, *late], 100_000, 20_000, slack=3) == final
+    # A run shorter than its last part does not count what it began with.
+    early["step"] = 0
+    assert host_report.final_score([early, *late], 100_000, 200_000, slack=8) == final
 
 
 def summary(agent, seed, mean, **changes):
