@@ -368,7 +368,9 @@ class StopAt:
         {"updates": 3},
         pytest.param({"updates": 5}, marks=pytest.mark.slow),
         pytest.param({"step": 30}, marks=pytest.mark.slow),
+        pytest.param({"step": 120}, marks=pytest.mark.slow),  # in an evaluation
         pytest.param({"step": 237}, marks=pytest.mark.slow),
+        pytest.param({"step": 240}, marks=pytest.mark.slow),  # in the last one
     ],
 )
 def test_wherever_a_run_is_stopped_nothing_is_missing_when_it_goes_on(config, monkeypatch, where):
