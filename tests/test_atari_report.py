@@ -180,6 +180,8 @@ def test_the_replay_is_sized_to_the_run():
         (["--envs", "20000"], "--envs is 20000, but must be at most 10007"),
         (["--eval-episodes", "20000"], "--eval-episodes is 20000"),
         (["--steps", "3000000000"], "--steps is 3000000000"),
+        (["--eval-max-steps", "3000000000"], "--eval-max-steps is 3000000000"),
+        (["--seed", "4294967296"], "--seed is 4294967296, but must be at most 4294967295"),
     ],
 )
 def test_values_that_cannot_be_meant(options, message):
