@@ -294,11 +294,14 @@ class Training:
 
 def _open_metrics(config: RunConfig, out: Path, position: int) -> PatientWriter:
     try:
-        return PatientWriter(
+        writer = PatientWriter(
             out / "metrics.jsonl",
             position=position,
             tensorboard_dir=out / "tensorboard" if config.tensorboard else None,
         )
+        # Damage is told of now and not in the end.
+        read_jsonl(out / "metrics.jsonl")
+        return writer
     except ValueError as error:
         raise RunError(f"{error}. Put the file back, or start anew in another --out.") from error
 
@@ -380,16 +383,17 @@ def run(
     Returns:
       The summary.
     """
-    print("compiling ...", flush=True)
-    pace = measure_pace(job)
-    with run_folder.stop_signals("soon, after a checkpoint") as stop_asked:
-        training = Training(job, out, resume=job.config.resume)
-        expected = run_folder.duration(pace.of_rest(training))
-        print(f"expected time: {expected}, and the evaluations", flush=True)
-        if training.resumed_at is not None:
-            print(f"resumed at step {training.resumed_at}", flush=True)
-        training.run(stop_asked)
-    return finish(training, demonstrations, and_write or {})
+    with run_folder.sole_use(out):
+        print("compiling ...", flush=True)
+        pace = measure_pace(job)
+        with run_folder.stop_signals("soon, after a checkpoint") as stop_asked:
+            training = Training(job, out, resume=job.config.resume)
+            expected = run_folder.duration(pace.of_rest(training))
+            print(f"expected time: {expected}, and the evaluations", flush=True)
+            if training.resumed_at is not None:
+                print(f"resumed at step {training.resumed_at}", flush=True)
+            training.run(stop_asked)
+        return finish(training, demonstrations, and_write or {})
 
 
 def finish(

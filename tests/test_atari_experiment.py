@@ -416,6 +416,26 @@ def test_a_full_disk_at_the_end_still_leaves_the_table(config, monkeypatch, caps
     assert (config.out / "learning_curve.png").exists()
 
 
+def test_a_folder_is_worked_in_by_one_process_at_a_time(tmp_path):
+    with (
+        run_folder.sole_use(tmp_path),
+        pytest.raises(UsageError, match=f"another process is at work in {tmp_path}"),
+        run_folder.sole_use(tmp_path),
+    ):
+        pass
+    # And free when it has ended.
+    with run_folder.sole_use(tmp_path):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_metrics_that_were_damaged_are_named(tmp_path, config):
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text('{"step": 1}\nnonsense\n')
+    with pytest.raises(RunError, match=r"metrics.jsonl, line 2 is not JSON.*Put the file back"):
+        host_run._open_metrics(config, tmp_path, metrics.stat().st_size)
+
+
 def test_resuming_with_other_options_shows_the_difference(tiny, whole, config):
     changed = dataclasses.replace(
         config, out=whole[0], resume=True, seed=1, bqfd=dataclasses.replace(config.bqfd, eta=1.0)

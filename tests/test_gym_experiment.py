@@ -99,7 +99,7 @@ def test_a_stopped_run_goes_on_and_a_finished_one_can_be_played(whole, tmp_path,
         calls = iter([False] * 6 + [True] * 1000)
         patch.setattr(host_run, "_CHUNK", 1)
         patch.setattr(run_folder, "stop_signals", lambda when: _Context(lambda: next(calls)))
-        with pytest.raises(StopRequested, match="in the evaluation at step 0.*--resume"):
+        with pytest.raises(StopRequested, match=r"in the evaluation at step 0.*--resume"):
             gym.train(tiny(out))
     assert not (out / "summary.json").exists()
     first = demos.load(out / "demonstration.npz").checksum
