@@ -123,4 +123,14 @@ def curve(summary: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def references(summaries: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Scores of the demonstrations, as dashed lines for `plots.learning_curves`."""
-    return {s["game"]: {"demonstration": s["demo"]["score"]} for s in summaries if s.get("demo")}
+    scores: dict[str, dict[str, float]] = {}
+    for s in summaries:
+        if s.get("demo"):
+            scores.setdefault(s["game"], {})[s["demo"]["name"]] = s["demo"]["score"]
+    return {
+        game: {
+            "demonstration" if len(named) == 1 else f"demonstration ({name})": score
+            for name, score in named.items()
+        }
+        for game, named in scores.items()
+    }

@@ -97,6 +97,41 @@ def test_runs_are_not_averaged_over_more_than_seeds(tmp_path):
         atari_report.compare(atari_report.CompareConfig((runs[0], runs[0]), tmp_path / "out"))
 
 
+def test_what_the_figure_of_a_comparison_tells_apart(tmp_path, monkeypatch):
+    other_demo = {"score": 29.0, "steps": 6144, "name": "strong"}
+    runs = []
+    for name, changes in (
+        ("one", {}),
+        ("strong", {"demo": other_demo}),
+        ("long", {"steps": 100_000}),
+        ("alone", {"game": "Breakout"}),
+        ("none", {"game": "Breakout", "demo": None}),
+    ):
+        (tmp_path / name).mkdir()
+        text = json.dumps(summary("bqfd", 0, 20.0, **changes))
+        (tmp_path / name / "summary.json").write_text(text)
+        runs.append(tmp_path / name)
+    drawn = {}
+    monkeypatch.setattr(
+        atari_report.plots,
+        "learning_curves",
+        lambda path, panels, references: drawn.update(panels=panels, references=references),
+    )
+    atari_report.compare(atari_report.CompareConfig(tuple(runs), tmp_path / "out"))
+    assert {game: list(labelled) for game, labelled in drawn["panels"].items()} == {
+        "Freeway": [
+            "bqfd (default), laptop, 1,000",
+            "bqfd (strong), laptop, 1,000",
+            "bqfd (default), laptop, 100,000",
+        ],
+        "Breakout": ["bqfd (default)", "bqfd (none)"],
+    }
+    assert drawn["references"] == {
+        "Freeway": {"demonstration (default)": 26.3, "demonstration (strong)": 29.0},
+        "Breakout": {"demonstration": 26.3},
+    }
+
+
 def test_what_cannot_be_compared_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"no summary\.json"):
         atari_report.compare(atari_report.CompareConfig((tmp_path,)))
