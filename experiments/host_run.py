@@ -193,13 +193,16 @@ class Training:
     def _log(self, steps_per_second: float, scores: list[float]) -> dict[str, Any]:
         """A row of metrics.jsonl about the updates since the last one."""
         self.loop.state, count, means = self.job.trainer.read(self.loop.state)
-        values = {name: float(value) for name, value in means.items()} if int(count) else {}
+        # Before learning starts there is nothing to take means of, but every row has all names.
+        unknown = () if int(count) else self.loop.state.totals
+        values = {name: float(value) for name, value in means.items() if name not in unknown}
         values |= self.job.usage.read(self.loop.state.replay)
         self._check_finite(values)
         row = {
             "step": self.loop.step,
             "updates": self.updates,
             "steps_per_second": steps_per_second,
+            **dict.fromkeys(unknown),
             **values,
             "train_episodes": len(scores),
             "train_score": float(np.mean(scores)) if scores else None,
@@ -287,7 +290,7 @@ class Training:
             ("visit_weight", "visit weight"),
             ("expert_share", "demo share"),
         ):
-            if name in row:
+            if row.get(name) is not None:
                 shown.append(f"{label} {row[name]:.3g}")
         return ", ".join(shown)
 

@@ -141,6 +141,10 @@ def test_the_folder_has_what_the_readme_promises(whole):
         elif row["step"] > 60:
             names = {"loss", "steps_per_second", "mean_q", "expert_share", "visit_weight"}
             assert all(np.isfinite(row[name]) for name in names)
+        elif row["step"] > 0:
+            # Learning has not begun.
+            assert row["loss"] is row["mean_q"] is row["expert_share"] is None
+            assert np.isfinite(row["visit_weight"])
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["game"], summary["agent"], summary["seed"]) == ("Breakout", "bqfd", 0)
     assert (summary["preset"], summary["steps"], summary["updates"]) == ("laptop", 240, 35)
