@@ -36,7 +36,7 @@ def compare(config: CompareConfig) -> None:
     summaries = [_read_summary(run) for run in config.runs]
     panels: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
     for summary in summaries:
-        panels[summary["game"]][_label(summary)].append(curve(summary))
+        panels[summary["game"]][_label(summary, summaries)].append(curve(summary))
     rows = list(_comparison_rows(summaries))
     text = comparison_table(rows)
     try:
@@ -55,8 +55,11 @@ def _demo_name(summary: dict[str, Any]) -> str:
     return summary["demo"]["name"] if summary.get("demo") else "none"
 
 
-def _label(summary: dict[str, Any]) -> str:
-    return f"{summary['agent']} ({_demo_name(summary)})"
+def _label(summary: dict[str, Any], summaries: list[dict[str, Any]]) -> str:
+    label = f"{summary['agent']} ({_demo_name(summary)})"
+    kinds = {(s["preset"], s["steps"]) for s in summaries if s["game"] == summary["game"]}
+    # Only seeds share a colour, as only they share a row of the table.
+    return f"{label}, {summary['preset']}, {summary['steps']:,}" if len(kinds) > 1 else label
 
 
 def _read_summary(run: Path) -> dict[str, Any]:

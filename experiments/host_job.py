@@ -156,6 +156,9 @@ def check_bounds(config: RunConfig, *, most_lanes: int) -> None:
         ("eval_episodes", most_lanes),
         # Steps are counted in 32 bits.
         ("steps", 2**31 - 1 - config.envs),
+        ("eval_max_steps", 2**31 - 1),
+        # Keys are made of 32 bits: beyond them networks and draws would be those of a small seed.
+        ("seed", 2**32 - 1),
     ):
         value = getattr(config, name)
         if value > most:

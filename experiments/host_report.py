@@ -75,8 +75,9 @@ def final_score(
       final_steps: length of its last part.
       slack: steps that an evaluation may be late, so that one due before it does not count.
     """
-    # With some numbers of games an evaluation comes a few steps later than its period says.
-    first = min(steps - final_steps + slack, steps)
+    # With some numbers of games an evaluation comes a few steps later than its period says.  That
+    # of step 0 never counts, as nothing but pre-training lies before it.
+    first = min(max(steps - final_steps, 0) + slack, steps)
     late = [e for e in evaluations if e["step"] >= first]
     if not late:
         return {"mean": None, "std": None}
@@ -122,4 +123,14 @@ def curve(summary: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def references(summaries: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Scores of the demonstrations, as dashed lines for `plots.learning_curves`."""
-    return {s["game"]: {"demonstration": s["demo"]["score"]} for s in summaries if s.get("demo")}
+    scores: dict[str, dict[str, float]] = {}
+    for s in summaries:
+        if s.get("demo"):
+            scores.setdefault(s["game"], {})[s["demo"]["name"]] = s["demo"]["score"]
+    return {
+        game: {
+            "demonstration" if len(named) == 1 else f"demonstration ({name})": score
+            for name, score in named.items()
+        }
+        for game, named in scores.items()
+    }

@@ -20,7 +20,7 @@ from bqfd_jax.envs.host import HostEnvironmentError
 from bqfd_jax.metrics import read_jsonl, write_json_atomic
 from bqfd_jax.training import on_host
 from bqfd_jax.training.evaluate import Evaluation, make_evaluate
-from bqfd_jax.types import LearnerState, Params
+from bqfd_jax.types import HostStep, LearnerState, Params
 from experiments import host_report as report
 from experiments import run_folder
 from experiments.host_job import Job, RunConfig, checkpoint_template
@@ -133,7 +133,7 @@ class Training:
             bar.update(wanted - bar.n)
             self._log(0.0, [])
         if self.config.eval_period:
-            self._evaluate()
+            self._evaluate(stop_asked)
         self._save()
 
     def _train(self, stop_asked: Callable[[], bool]) -> None:
@@ -142,7 +142,7 @@ class Training:
             total=config.steps, initial=loop.step, unit="step", desc=f"{config.game} {config.agent}"
         ) as bar:
             if self._evaluation_is_missing():
-                self._evaluate()
+                self._evaluate(stop_asked)
                 self._save()
             bar.set_postfix_str(self._postfix({}))
             while loop.step < config.steps:
@@ -153,7 +153,7 @@ class Training:
                 )
                 ended = loop.step >= config.steps
                 if ended or self._crossed(config.eval_period, last_row):
-                    self._evaluate()
+                    self._evaluate(stop_asked)
                 if ended or self._crossed(config.checkpoint_period, last_row):
                     self._save()
                 bar.set_postfix_str(self._postfix(row))
@@ -175,7 +175,7 @@ class Training:
         return self._log(speed, scores)
 
     def _evaluation_is_missing(self) -> bool:
-        """Whether the environments failed in one, so that the run goes on from just before it."""
+        """Whether one failed or was stopped, so that the run goes on from just before it."""
         config, step = self.config, self.loop.step
         done = [row["step"] for row in self.evaluations]
         if step >= config.steps:
@@ -193,13 +193,16 @@ class Training:
     def _log(self, steps_per_second: float, scores: list[float]) -> dict[str, Any]:
         """A row of metrics.jsonl about the updates since the last one."""
         self.loop.state, count, means = self.job.trainer.read(self.loop.state)
-        values = {name: float(value) for name, value in means.items()} if int(count) else {}
+        # Before learning starts there is nothing to take means of, but every row has all names.
+        unknown = () if int(count) else self.loop.state.totals
+        values = {name: float(value) for name, value in means.items() if name not in unknown}
         values |= self.job.usage.read(self.loop.state.replay)
         self._check_finite(values)
         row = {
             "step": self.loop.step,
             "updates": self.updates,
             "steps_per_second": steps_per_second,
+            **dict.fromkeys(unknown),
             **values,
             "train_episodes": len(scores),
             "train_score": float(np.mean(scores)) if scores else None,
@@ -220,12 +223,22 @@ class Training:
                 f"{self.config.agent_config.learning_rate} usually helps."
             )
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, stop_asked: Callable[[], bool]) -> None:
         if self.evaluator is None:
             self.evaluator = Evaluator(self.job)
         started = time.perf_counter()
         params = self.config.played_params(self.loop.state.learner)
-        result = self.evaluator(params, self.loop.step)
+        cut_short = False
+
+        def stop(_: HostStep) -> bool:
+            nonlocal cut_short
+            cut_short = stop_asked()
+            return cut_short
+
+        # Whole games may take minutes, and who asks to stop may not wait so long.
+        result = self.evaluator(params, self.loop.step, stop)
+        if cut_short:
+            self._stop(f"in the evaluation at step {self.loop.step}, which will be made up for")
         self.last_score = float(result.scores.mean())
         self.metrics.write(
             {
@@ -277,18 +290,21 @@ class Training:
             ("visit_weight", "visit weight"),
             ("expert_share", "demo share"),
         ):
-            if name in row:
+            if row.get(name) is not None:
                 shown.append(f"{label} {row[name]:.3g}")
         return ", ".join(shown)
 
 
 def _open_metrics(config: RunConfig, out: Path, position: int) -> PatientWriter:
     try:
-        return PatientWriter(
+        writer = PatientWriter(
             out / "metrics.jsonl",
             position=position,
             tensorboard_dir=out / "tensorboard" if config.tensorboard else None,
         )
+        # Damage is told of now and not in the end.
+        read_jsonl(out / "metrics.jsonl")
+        return writer
     except ValueError as error:
         raise RunError(f"{error}. Put the file back, or start anew in another --out.") from error
 
@@ -370,16 +386,17 @@ def run(
     Returns:
       The summary.
     """
-    print("compiling ...", flush=True)
-    pace = measure_pace(job)
-    with run_folder.stop_signals("soon, after a checkpoint") as stop_asked:
-        training = Training(job, out, resume=job.config.resume)
-        expected = run_folder.duration(pace.of_rest(training))
-        print(f"expected time: {expected}, and the evaluations", flush=True)
-        if training.resumed_at is not None:
-            print(f"resumed at step {training.resumed_at}", flush=True)
-        training.run(stop_asked)
-    return finish(training, demonstrations, and_write or {})
+    with run_folder.sole_use(out):
+        print("compiling ...", flush=True)
+        pace = measure_pace(job)
+        with run_folder.stop_signals("soon, after a checkpoint") as stop_asked:
+            training = Training(job, out, resume=job.config.resume)
+            expected = run_folder.duration(pace.of_rest(training))
+            print(f"expected time: {expected}, and the evaluations", flush=True)
+            if training.resumed_at is not None:
+                print(f"resumed at step {training.resumed_at}", flush=True)
+            training.run(stop_asked)
+        return finish(training, demonstrations, and_write or {})
 
 
 def finish(

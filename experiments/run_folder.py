@@ -1,6 +1,7 @@
 """What every experiment does around its run: the folder, `config.json`, errors people can read."""
 
 import dataclasses
+import fcntl
 import json
 import os
 import resource
@@ -119,6 +120,28 @@ def check(
             f"{out} exists already. {advice if can_resume else 'Choose another --out.'}"
         )
     return config
+
+
+@contextmanager
+def sole_use(out: Path) -> Iterator[None]:
+    """Raises `UsageError` if another process works in a run folder; two would spoil its files.
+
+    The folder is free again when the process ends, however it does.
+    """
+    descriptor = os.open(out, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(
+                f"another process is at work in {out}; stop it first, or wait for its end"
+            ) from error
+        except OSError:
+            # Not every file system knows locks, and runs need not be told apart there.
+            pass
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _check_same(path: Path, config: dict[str, Any]) -> None:

@@ -141,6 +141,10 @@ def test_the_folder_has_what_the_readme_promises(whole):
         elif row["step"] > 60:
             names = {"loss", "steps_per_second", "mean_q", "expert_share", "visit_weight"}
             assert all(np.isfinite(row[name]) for name in names)
+        elif row["step"] > 0:
+            # Learning has not begun.
+            assert row["loss"] is row["mean_q"] is row["expert_share"] is None
+            assert np.isfinite(row["visit_weight"])
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["game"], summary["agent"], summary["seed"]) == ("Breakout", "bqfd", 0)
     assert (summary["preset"], summary["steps"], summary["updates"]) == ("laptop", 240, 35)
@@ -368,7 +372,9 @@ class StopAt:
         {"updates": 3},
         pytest.param({"updates": 5}, marks=pytest.mark.slow),
         pytest.param({"step": 30}, marks=pytest.mark.slow),
+        pytest.param({"step": 120}, marks=pytest.mark.slow),  # in an evaluation
         pytest.param({"step": 237}, marks=pytest.mark.slow),
+        pytest.param({"step": 240}, marks=pytest.mark.slow),  # in the last one
     ],
 )
 def test_wherever_a_run_is_stopped_nothing_is_missing_when_it_goes_on(config, monkeypatch, where):
@@ -412,6 +418,26 @@ def test_a_full_disk_at_the_end_still_leaves_the_table(config, monkeypatch, caps
         atari.train(config)
     assert "final score" in capsys.readouterr().out
     assert (config.out / "learning_curve.png").exists()
+
+
+def test_a_folder_is_worked_in_by_one_process_at_a_time(tmp_path):
+    with (
+        run_folder.sole_use(tmp_path),
+        pytest.raises(UsageError, match=f"another process is at work in {tmp_path}"),
+        run_folder.sole_use(tmp_path),
+    ):
+        pass
+    # And free when it has ended.
+    with run_folder.sole_use(tmp_path):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_metrics_that_were_damaged_are_named(tmp_path, config):
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text('{"step": 1}\nnonsense\n')
+    with pytest.raises(RunError, match=r"metrics.jsonl, line 2 is not JSON.*Put the file back"):
+        host_run._open_metrics(config, tmp_path, metrics.stat().st_size)
 
 
 def test_resuming_with_other_options_shows_the_difference(tiny, whole, config):

@@ -30,6 +30,9 @@ def test_the_final_score_is_that_of_all_late_episodes():
     # With three games the evaluation due at 80,000 comes at 80,001, and is still not of the last.
     late[0]["step"], early["step"] = 90_000, 80_001
     assert host_report.final_score([early, *late], 100_000, 20_000, slack=3) == final
+    # A run shorter than its last part does not count what it began with.
+    early["step"] = 0
+    assert host_report.final_score([early, *late], 100_000, 200_000, slack=8) == final
 
 
 def summary(agent, seed, mean, **changes):
@@ -92,6 +95,41 @@ def test_runs_are_not_averaged_over_more_than_seeds(tmp_path):
     ]
     with pytest.raises(UsageError, match="the same seed"):
         atari_report.compare(atari_report.CompareConfig((runs[0], runs[0]), tmp_path / "out"))
+
+
+def test_what_the_figure_of_a_comparison_tells_apart(tmp_path, monkeypatch):
+    other_demo = {"score": 29.0, "steps": 6144, "name": "strong"}
+    runs = []
+    for name, changes in (
+        ("one", {}),
+        ("strong", {"demo": other_demo}),
+        ("long", {"steps": 100_000}),
+        ("alone", {"game": "Breakout"}),
+        ("none", {"game": "Breakout", "demo": None}),
+    ):
+        (tmp_path / name).mkdir()
+        text = json.dumps(summary("bqfd", 0, 20.0, **changes))
+        (tmp_path / name / "summary.json").write_text(text)
+        runs.append(tmp_path / name)
+    drawn = {}
+    monkeypatch.setattr(
+        atari_report.plots,
+        "learning_curves",
+        lambda path, panels, references: drawn.update(panels=panels, references=references),
+    )
+    atari_report.compare(atari_report.CompareConfig(tuple(runs), tmp_path / "out"))
+    assert {game: list(labelled) for game, labelled in drawn["panels"].items()} == {
+        "Freeway": [
+            "bqfd (default), laptop, 1,000",
+            "bqfd (strong), laptop, 1,000",
+            "bqfd (default), laptop, 100,000",
+        ],
+        "Breakout": ["bqfd (default)", "bqfd (none)"],
+    }
+    assert drawn["references"] == {
+        "Freeway": {"demonstration (default)": 26.3, "demonstration (strong)": 29.0},
+        "Breakout": {"demonstration": 26.3},
+    }
 
 
 def test_what_cannot_be_compared_is_named(tmp_path):
@@ -177,6 +215,8 @@ def test_the_replay_is_sized_to_the_run():
         (["--envs", "20000"], "--envs is 20000, but must be at most 10007"),
         (["--eval-episodes", "20000"], "--eval-episodes is 20000"),
         (["--steps", "3000000000"], "--steps is 3000000000"),
+        (["--eval-max-steps", "3000000000"], "--eval-max-steps is 3000000000"),
+        (["--seed", "4294967296"], "--seed is 4294967296, but must be at most 4294967295"),
     ],
 )
 def test_values_that_cannot_be_meant(options, message):

@@ -95,10 +95,11 @@ def test_the_folder_is_as_ataris(whole):
 def test_a_stopped_run_goes_on_and_a_finished_one_can_be_played(whole, tmp_path, monkeypatch):
     out = tmp_path / "stopped"
     with monkeypatch.context() as patch:
-        calls = iter([False] * 4 + [True] * 1000)
+        # Four times in pre-training, then in the evaluation.
+        calls = iter([False] * 6 + [True] * 1000)
         patch.setattr(host_run, "_CHUNK", 1)
         patch.setattr(run_folder, "stop_signals", lambda when: _Context(lambda: next(calls)))
-        with pytest.raises(StopRequested, match="--resume"):
+        with pytest.raises(StopRequested, match=r"in the evaluation at step 0.*--resume"):
             gym.train(tiny(out))
     assert not (out / "summary.json").exists()
     first = demos.load(out / "demonstration.npz").checksum
