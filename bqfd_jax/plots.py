@@ -131,7 +131,7 @@ def learning_curves(
     """
     rows = math.ceil(len(panels) / 3)
     columns = math.ceil(len(panels) / rows)
-    figure = Figure(figsize=(5.6 * columns, 3.9 * rows))
+    figure = Figure(figsize=(5.6 * columns, 3.9 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     for unused in axes.flat[len(panels) :]:
         unused.set_visible(False)

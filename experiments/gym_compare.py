@@ -222,7 +222,7 @@ def draw(path: Path, results: dict[Case, list[Summary]]) -> None:
         panel[case.agent] = [mean_curve(runs)]
         references[title] = {"demonstration": runs[0]["demo"]["score"]}
         (without,) = [c for c in results if c.env == case.env and c.quality is None]
-        panel["dqn without"] = [mean_curve(results[without])]
+        panel["dqn, none shown"] = [mean_curve(results[without])]
     if panels:
         plots.learning_curves(path, panels, references=references, y_label="evaluation return")
 

@@ -7,7 +7,9 @@ import sys
 import tempfile
 
 # What the tests run is tiny: nearly all of their time would go into optimising it ...
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+)
 # ... and into compiling the same again in another test, worker or process.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="bqfd-jax-compiled-")

@@ -91,7 +91,7 @@ def test_the_same_seeds_give_the_same_returns_to_the_bit(whole, tmp_path):
     assert returns_of(tmp_path / "again") == returns_of(whole)
 
 
-def test_a_killed_run_resumes_to_the_same_returns_and_metrics(whole, tmp_path, run_here):
+def test_a_killed_run_resumes_to_the_same_returns_and_metrics(whole, tmp_path):
     out = tmp_path / "killed"
     process = start(*ONE, "--episodes", "12", "--out", out)
     checkpoints = out / "checkpoints" / "bqfd"
@@ -104,13 +104,13 @@ def test_a_killed_run_resumes_to_the_same_returns_and_metrics(whole, tmp_path, r
     process.communicate()
     assert not (out / "summary.json").exists()
 
-    code, text = run_here(deep_sea.main, *ONE, "--episodes", "12", "--out", out, "--resume")
+    code, text = run(*ONE, "--episodes", "12", "--out", out, "--resume")
     assert code == 0, text
     assert returns_of(out) == returns_of(whole)
     assert (out / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(whole, tmp_path, run_here):
+def test_ctrl_c_saves_and_says_how_to_go_on(whole, tmp_path):
     out = tmp_path / "stopped"
     process = start(*ONE, "--episodes", "12", "--out", out)
     while not (out / "metrics.jsonl").exists() or not read_jsonl(out / "metrics.jsonl"):
@@ -121,7 +121,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(whole, tmp_path, run_here):
     assert process.returncode == 130
     assert "--resume" in text
     assert "Traceback" not in text
-    code, text = run_here(deep_sea.main, *ONE, "--episodes", "12", "--out", out, "--resume")
+    code, text = run(*ONE, "--episodes", "12", "--out", out, "--resume")
     assert code == 0, text
     assert returns_of(out) == returns_of(whole)
 
@@ -243,7 +243,7 @@ def test_the_last_good_checkpoint_outlives_a_spoilt_episode(tmp_path, monkeypatc
     assert again.episode == 2
 
 
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(whole, tmp_path, run_here):
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(whole, tmp_path):
     out = tmp_path / "damaged"
     subprocess.run(["cp", "-r", whole, out], check=True)
     newest = max((out / "checkpoints" / "bqfd").glob("0*"))
@@ -251,7 +251,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(whole, tmp_path, run_
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 0xFF
     victim.write_bytes(content)
-    code, text = run_here(deep_sea.main, *ONE, "--episodes", "12", "--out", out, "--resume")
+    code, text = run(*ONE, "--episodes", "12", "--out", out, "--resume")
     assert code == 0, text
     assert "skipped checkpoint" in text
     assert newest.name in text
