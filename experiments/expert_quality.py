@@ -108,7 +108,7 @@ class Config:
     """Hyper-parameters of DQfD."""
     dqn: PddDqnConfig = paper.Config.dqn
     """Hyper-parameters of prioritized dueling double DQN, with and without demonstrations; --quick
-    explores for 0.3 times as many steps."""
+    explores for 0.3 times as many steps, unless they are given."""
     bootstrapped: BootstrappedConfig = paper.Config.bootstrapped
     """Hyper-parameters of Bootstrapped DQN; --quick takes at most 5 networks."""
 
@@ -188,10 +188,12 @@ def resolve(config: Config) -> Config:
     if config.quick:
         members = min(config.bootstrapped.ensemble_size, 5)
         bootstrapped = dataclasses.replace(config.bootstrapped, ensemble_size=members)
-        # Half of the steps are left when DQN has explored, as on the full map.
-        scaled = tuple(math.ceil(0.3 * step) for step in config.dqn.epsilon_steps)
-        dqn = dataclasses.replace(config.dqn, epsilon_steps=scaled)
-        config = dataclasses.replace(config, bootstrapped=bootstrapped, dqn=dqn)
+        config = dataclasses.replace(config, bootstrapped=bootstrapped)
+        if config.dqn.epsilon_steps == paper.Config.dqn.epsilon_steps:
+            # Half of the steps are left when DQN has explored, as on the full map.
+            scaled = tuple(math.ceil(0.3 * step) for step in config.dqn.epsilon_steps)
+            dqn = dataclasses.replace(config.dqn, epsilon_steps=scaled)
+            config = dataclasses.replace(config, dqn=dqn)
     run_folder.require_at_least(3, config, "size")
     run_folder.require_at_least(2, config, "episodes")
     run_folder.require_at_least(1, config, "seeds", "cells_per_call")

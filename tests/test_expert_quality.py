@@ -92,6 +92,8 @@ def test_the_defaults_are_the_map_that_was_asked_for():
         assert config.dqn.epsilon_steps[-1] == config.size * config.episodes // 2
     # What is given by hand stays.
     assert expert_quality.resolve(Config(quick=True, size=7)).size == 7
+    dqn = dataclasses.replace(Config.dqn, epsilon_steps=(10, 50))
+    assert expert_quality.resolve(Config(quick=True, dqn=dqn)).dqn == dqn
 
 
 @pytest.mark.parametrize(
