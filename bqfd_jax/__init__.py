@@ -18,7 +18,14 @@ from bqfd_jax.agents import (
     make_dqfd,
     make_pdd_dqn,
 )
-from bqfd_jax.checkpoint import Checkpointer, CheckpointError
+from bqfd_jax.api import (
+    TrainResult,
+    demonstration_from_arrays,
+    evaluate,
+    record,
+    small_config,
+    train,
+)
 from bqfd_jax.demos import DemonstrationError, FrameDemonstration
 from bqfd_jax.envs.gymnasium import GymVector
 from bqfd_jax.envs.host import HostEnvironmentError
@@ -30,14 +37,6 @@ from bqfd_jax.exploration import (
     greedy,
     linear_schedule,
 )
-from bqfd_jax.learning import (
-    TrainResult,
-    demonstration_from_arrays,
-    evaluate,
-    record,
-    small_config,
-    train,
-)
 from bqfd_jax.losses import (
     bqfd_path_td_error,
     bqfd_td_error,
@@ -47,7 +46,6 @@ from bqfd_jax.losses import (
     n_step_double_q_td_error,
     n_step_return,
 )
-from bqfd_jax.metrics import MetricsWriter, read_jsonl, write_json_atomic
 from bqfd_jax.networks import Network, atari_network, deep_sea_network, ensemble, from_flax
 from bqfd_jax.policy import Policy, PolicyError, load_policy, save_policy
 from bqfd_jax.posterior import (
@@ -59,6 +57,8 @@ from bqfd_jax.posterior import (
     visit_weight,
 )
 from bqfd_jax.replay import Replay, ReplayState, check_demonstrations, make_replay
+from bqfd_jax.runs.checkpoint import Checkpointer, CheckpointError
+from bqfd_jax.runs.metrics import MetricsWriter, read_jsonl, write_json_atomic
 from bqfd_jax.training.evaluate import Evaluation, make_evaluate
 from bqfd_jax.training.on_device import Trainer, TrainState, make_trainer, over_runs
 from bqfd_jax.training.on_host import HostLoop, HostTrainer, HostTrainState, make_host_trainer

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bqfd_jax import networks
-from bqfd_jax.demos.npz import DemonstrationError, read_npz, write_npz_atomic
+from bqfd_jax.files import DemonstrationError, read_npz, write_npz_atomic
 from bqfd_jax.networks import Network
 from bqfd_jax.types import Array, Params
 

@@ -19,11 +19,14 @@ import numpy as np
 import pytest
 
 from bqfd_jax import demos
-from bqfd_jax.checkpoint import CheckpointError
-from bqfd_jax.metrics import read_jsonl
-from experiments import atari, atari_config, host_run, run_folder
-from experiments.atari_job import prepare_shape, unique_names
-from experiments.run_folder import RunError, UsageError
+from bqfd_jax.runs import folder as run_folder
+from bqfd_jax.runs import loop as host_run
+from bqfd_jax.runs.checkpoint import CheckpointError
+from bqfd_jax.runs.folder import RunError, UsageError
+from bqfd_jax.runs.metrics import read_jsonl
+from experiments.atari.__main__ import __main__ as atari
+from experiments.atari.__main__ import config as atari_config
+from experiments.atari.job import prepare_shape, unique_names
 
 ROOT = Path(__file__).parent.parent
 SCRATCH = Path(tempfile.mkdtemp(prefix="bqfd-jax-tests-"))

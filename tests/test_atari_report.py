@@ -7,8 +7,11 @@ import sys
 import numpy as np
 import pytest
 
-from experiments import atari_config, atari_report, host_report, run_folder
-from experiments.run_folder import UsageError
+from bqfd_jax.runs import folder as run_folder
+from bqfd_jax.runs import report as host_report
+from bqfd_jax.runs.folder import UsageError
+from experiments.atari.__main__ import compare as atari_report
+from experiments.atari.__main__ import config as atari_config
 
 
 def evaluation(step, mean, std, episodes=10):

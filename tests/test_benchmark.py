@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments import benchmark
-from experiments.run_folder import UsageError
+from bqfd_jax.runs.folder import UsageError
+from experiments.benchmark.__main__ import __main__ as benchmark
 
 
 def test_a_small_replay_passes_its_own_benchmark(capsys):

@@ -19,8 +19,8 @@ import optax
 import pytest
 
 import bqfd_jax
-from bqfd_jax import checkpoint
-from bqfd_jax.checkpoint import Checkpointer, CheckpointError
+from bqfd_jax.runs import checkpoint
+from bqfd_jax.runs.checkpoint import Checkpointer, CheckpointError
 from bqfd_jax.types import LearnerState
 
 
@@ -405,7 +405,7 @@ def test_failed_write_inside_orbax(tmp_path):
 CHILD = """
 import sys
 import numpy as np
-from bqfd_jax.checkpoint import Checkpointer
+from bqfd_jax.runs.checkpoint import Checkpointer
 saver = Checkpointer(sys.argv[1], keep=2, on_skip=lambda message: None)
 def state(step):
     return {"x": np.full(300_000, step), "y": np.random.default_rng(step).random(100_000)}

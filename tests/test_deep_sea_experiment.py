@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from tqdm import tqdm
 
-from bqfd_jax.metrics import read_jsonl
-from experiments import deep_sea
-from experiments import deep_sea_report as report
+from bqfd_jax.runs.metrics import read_jsonl
+from experiments.deep_sea.__main__ import __main__ as deep_sea
+from experiments.deep_sea.__main__ import report
 
 ROOT = Path(__file__).parent.parent
 TINY = ["--size", "4", "--seeds", "2", "--torso", "8", "8", "--hidden", "8"]

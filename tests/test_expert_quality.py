@@ -10,10 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import expert_quality, run_folder
-from experiments import expert_quality_report as report
-from experiments.expert_quality import Cell, Config, Quality, Quantity
-from experiments.run_folder import RunError, StopRequested, UsageError
+from bqfd_jax.runs import folder as run_folder
+from bqfd_jax.runs.folder import RunError, StopRequested, UsageError
+from experiments.expert_quality.__main__ import Cell, Config, Quality, Quantity, report
+from experiments.expert_quality.__main__ import __main__ as expert_quality
 
 ROOT = Path(__file__).parent.parent
 TINY = Config(

@@ -15,12 +15,19 @@ import pytest
 from gym_probes import Chain, Failing
 from scipy import stats
 
-from bqfd_jax import demos, learning
+from bqfd_jax import api as learning
+from bqfd_jax import demos
 from bqfd_jax.envs.host import HostEnvironmentError
-from bqfd_jax.metrics import read_jsonl
 from bqfd_jax.policy import load_policy
-from experiments import gym, gym_compare, gym_config, gym_job, gym_scripts, host_run, run_folder
-from experiments.run_folder import RunError, StopRequested, UsageError
+from bqfd_jax.runs import folder as run_folder
+from bqfd_jax.runs import loop as host_run
+from bqfd_jax.runs.folder import RunError, StopRequested, UsageError
+from bqfd_jax.runs.metrics import read_jsonl
+from experiments.gym.__main__ import __main__ as gym
+from experiments.gym.__main__ import compare_demos as gym_compare
+from experiments.gym.__main__ import config as gym_config
+from experiments.gym.__main__ import job as gym_job
+from experiments.gym.__main__ import scripts as gym_scripts
 
 ROOT = Path(__file__).parent.parent
 for name, maker in (("Chain", Chain), ("Failing", Failing)):

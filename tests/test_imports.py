@@ -111,7 +111,7 @@ def test_the_walk_reads_every_kind_of_import():
         ("bqfd_jax.posterior", "bqfd_jax.losses"),
         ("bqfd_jax.replay.rows", "bqfd_jax.agents.td"),
         ("bqfd_jax.agents.td", "bqfd_jax.training.on_device"),
-        ("bqfd_jax.training.on_device", "bqfd_jax.plots"),
+        ("bqfd_jax.training.on_device", "bqfd_jax.runs.plots"),
         ("bqfd_jax.agents.td", "bqfd_jax.make_agent"),
         ("bqfd_jax.agents.td", "bqfd_jax"),
     ],

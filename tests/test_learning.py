@@ -13,12 +13,12 @@ from gym_probes import Chain, Failing, Telling, telling_vector
 from gymnasium.vector import SyncVectorEnv
 from helpers import configure
 
-from bqfd_jax import learning
+from bqfd_jax import api as learning
 from bqfd_jax.agents import BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnConfig
 from bqfd_jax.demos import DemonstrationError, load, save
-from bqfd_jax.demos.npz import write_npz_atomic
 from bqfd_jax.envs.gymnasium import GymVector
 from bqfd_jax.envs.host import HostEnvironmentError
+from bqfd_jax.files import write_npz_atomic
 from bqfd_jax.policy import Policy, PolicyError, load_policy, save_policy
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bqfd_jax.metrics import MetricsWriter, read_jsonl, write_json_atomic
+from bqfd_jax.runs.metrics import MetricsWriter, read_jsonl, write_json_atomic
 
 
 def strict_loads(text):

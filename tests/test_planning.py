@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from bqfd_jax import demos
-from bqfd_jax.demos import planning, shaping
+from bqfd_jax.demos.making import planning, shaping
 from bqfd_jax.envs import ale, atari
-from experiments import demos_plan
-from experiments.demos_plan import PlanConfig
-from experiments.run_folder import RunError, StopRequested, UsageError
+from bqfd_jax.runs.folder import RunError, StopRequested, UsageError
+from experiments.demos.__main__ import plan as demos_plan
+from experiments.demos.plan import PlanConfig
 
 PLAIN = shaping.Shaping()
 HOW = planning.Settings(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bqfd_jax import plots
+from bqfd_jax.runs import plots
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from bqfd_jax import demos
-from bqfd_jax.demos import recording
-from experiments import record_server
-from experiments.record_files import Files
+from bqfd_jax.demos.making import recording
+from experiments.demos.__main__ import server as record_server
+from experiments.demos.files import Files
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(

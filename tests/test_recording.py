@@ -22,9 +22,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from bqfd_jax import demos
 from bqfd_jax.demos import DemonstrationError, recording
 from bqfd_jax.envs import ale
-from experiments import demos_record, record_server
-from experiments.record_files import Files
-from experiments.run_folder import UsageError
+from bqfd_jax.runs.folder import UsageError
+from experiments.demos.__main__ import record as demos_record
+from experiments.demos.__main__ import server as record_server
+from experiments.demos.files import Files
 
 ROOT = Path(__file__).parent.parent
 ALL_ACTIONS = tuple(range(18))

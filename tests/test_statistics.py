@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bqfd_jax.statistics import bootstrap_interval, interquartile_mean, is_best, share_best
+from bqfd_jax.runs.statistics import bootstrap_interval, interquartile_mean, is_best, share_best
 
 
 class FixedDraws:

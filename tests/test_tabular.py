@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bqfd_jax import tabular
-from experiments.tabular import deep_sea_problem, right_all_the_way
+from experiments.tabular.__main__ import deep_sea_problem, right_all_the_way
 
 ETA, BETA, VARIANCE = 3.0, 4.0, 0.6
 
@@ -331,7 +331,7 @@ def test_a_demonstration_that_ends_early_bootstraps_from_where_it_ended():
 
 
 def test_the_experiment_writes_what_it_promises(tmp_path, capsys):
-    from experiments import tabular as experiment
+    from experiments.tabular.__main__ import __main__ as experiment
 
     config = experiment.Config(size=6, seeds=2, episodes=120, filter_size=3, out=tmp_path / "run")
     experiment.main(config)
@@ -353,7 +353,7 @@ def test_the_experiment_writes_what_it_promises(tmp_path, capsys):
 
 
 def test_settling_by_hand():
-    from experiments.tabular import settled_after
+    from experiments.tabular.__main__ import settled_after
 
     returns = np.array([[0.0, -1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, -1.0]])
     assert settled_after(returns, "bomb", 0.0) == [2, 0, None]
@@ -370,8 +370,8 @@ def test_settling_by_hand():
     ],
 )
 def test_bad_options_are_named(changes, message):
-    from experiments import tabular as experiment
-    from experiments.run_folder import UsageError
+    from bqfd_jax.runs.folder import UsageError
+    from experiments.tabular.__main__ import __main__ as experiment
 
     with pytest.raises(UsageError, match=message):
         experiment.check(experiment.Config(**changes))

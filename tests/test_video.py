@@ -4,7 +4,7 @@ import av
 import numpy as np
 import pytest
 
-from bqfd_jax import video
+from bqfd_jax.runs import video
 
 
 def frames(count, height=21, width=16):

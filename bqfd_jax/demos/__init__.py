@@ -9,7 +9,7 @@ from bqfd_jax.demos.demonstration import (
 )
 from bqfd_jax.demos.frames import FrameDemonstration, frame_rows
 from bqfd_jax.demos.named import available, load_named
-from bqfd_jax.demos.replaying import default_cache_dir, frame_hash, replay, replay_cached, to_rows
+from bqfd_jax.demos.playback import default_cache_dir, frame_hash, replay, replay_cached, to_rows
 
 __all__ = [
     "AnyDemonstration",

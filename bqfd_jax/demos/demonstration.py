@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bqfd_jax.demos.frames import FrameDemonstration
-from bqfd_jax.demos.npz import DemonstrationError, read_npz, write_npz_atomic
+from bqfd_jax.files import DemonstrationError, read_npz, write_npz_atomic
 
 __all__ = [
     "AnyDemonstration",

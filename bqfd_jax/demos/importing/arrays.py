@@ -32,8 +32,8 @@ from bqfd_jax.demos.importing import actions as atari_actions
 from bqfd_jax.demos.importing import games, screens
 from bqfd_jax.demos.importing.build import SKIP, Builder, Imported
 from bqfd_jax.demos.importing.takes import Take
-from bqfd_jax.demos.npz import DemonstrationError, read_npz
 from bqfd_jax.envs.atari import FRAME_SHAPE
+from bqfd_jax.files import DemonstrationError, read_npz
 
 _MOST = float(np.finfo(np.float32).max)
 _SCREEN_SHAPES = (FRAME_SHAPE, screens.SCREEN_SHAPE, (*screens.SCREEN_SHAPE, 3))

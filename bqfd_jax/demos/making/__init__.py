@@ -1,0 +1,1 @@
+"""Making demonstrations: a planner, and a person who plays."""

@@ -1,0 +1,143 @@
+"""What a DeepSea run tells in the end: its summary, a table and the pictures."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bqfd_jax.runs import plots
+
+if TYPE_CHECKING:
+    from experiments.deep_sea.__main__ import Config
+
+
+class Result(NamedTuple):
+    """What an agent's training leaves behind; runs are cases x seeds."""
+
+    returns: np.ndarray  # [runs, episodes]
+    visit_weights: np.ndarray | None  # [runs, episodes], BQfD only
+    q: np.ndarray  # [runs, N, N, 2]
+    seconds: float
+    metrics_position: int  # where the agent's rows end in metrics.jsonl
+
+
+def is_optimal(returns: np.ndarray, case: str, best: float) -> np.ndarray:
+    """Which episodes take the treasure at no needless cost, or keep clear of the bomb."""
+    return returns >= (best - 1e-4 if case == "treasure" else -0.0101)
+
+
+def summarise(
+    config: "Config", best: dict[str, float], results: dict[str, Result]
+) -> dict[str, Any]:
+    """The content of `summary.json`; `best` is the optimal return of each case."""
+    seconds = sum(result.seconds for result in results.values())
+    steps = len(results) * len(config.cases) * config.seeds * config.size * config.episodes
+    summary: dict[str, Any] = {
+        "size": config.size,
+        "episodes": config.episodes,
+        "seeds": config.seeds,
+        "observation": config.observation,
+        "optimal_return": best,
+        "seconds": round(seconds, 2),
+        "steps_per_second": round(steps / seconds, 1),
+        "results": {},
+    }
+    for i, case in enumerate(config.cases):
+        runs = slice(i * config.seeds, (i + 1) * config.seeds)
+        summary["results"][case] = {
+            name: _case_summary(result.returns[runs], case, best[case])
+            for name, result in results.items()
+        }
+    return summary
+
+
+def _case_summary(returns: np.ndarray, case: str, best: float) -> dict[str, Any]:
+    optimal = is_optimal(returns, case, best)
+    late = optimal[:, 10:]
+    return {
+        "returns": returns.astype(float).tolist(),
+        "first_optimal_episode": [int(o.argmax()) + 1 if o.any() else None for o in optimal],
+        "share_optimal_after_10": [float(o.mean()) if o.size else None for o in late],
+    }
+
+
+def table(summary: dict[str, Any]) -> str:
+    """The results as text, one line per case and agent."""
+    head = ("case", "agent", "first optimal (median, worst)", "share after 10 (mean, worst)")
+    lines = [(*head, "mean return")]
+    for case, agents in summary["results"].items():
+        for name, result in agents.items():
+            first = [np.inf if e is None else e for e in result["first_optimal_episode"]]
+            share = [s for s in result["share_optimal_after_10"] if s is not None]
+            lines.append(
+                (
+                    case,
+                    name,
+                    f"{_episode(np.median(first))}, {_episode(max(first))}",
+                    f"{np.mean(share):.3f}, {min(share):.3f}" if share else "-",
+                    f"{np.mean(result['returns']):+.4f}",
+                )
+            )
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _episode(number: float) -> str:
+    return "never" if np.isinf(number) else f"{number:g}"
+
+
+def draw(config: "Config", best: dict[str, float], results: dict[str, Result], out: Path) -> None:
+    """The pictures of the run folder."""
+
+    def by_case(per_run: np.ndarray) -> dict[str, np.ndarray]:
+        split = per_run.reshape(len(config.cases), config.seeds, *per_run.shape[1:])
+        return dict(zip(config.cases, split, strict=True))
+
+    returns = {name: by_case(result.returns) for name, result in results.items()}
+    plots.curves(
+        out / "returns.png",
+        {case: {name: returns[name][case] for name in results} for case in config.cases},
+        x_label="episode",
+        y_label="training return",
+        references=best,
+    )
+    q = {name: by_case(result.q) for name, result in results.items()}
+    plots.grids(
+        out / "learnt.png",
+        {
+            case: {
+                name: (
+                    (q[name][case][..., 1] - q[name][case][..., 0]).mean(0),
+                    paths(q[name][case]),
+                )
+                for name in results
+            }
+            for case in config.cases
+        },
+        colour_label="Q(right) - Q(left), mean of seeds",
+    )
+    weights = {
+        n: by_case(r.visit_weights) for n, r in results.items() if r.visit_weights is not None
+    }
+    if weights:
+        plots.curves(
+            out / "visit_weight.png",
+            {case: {name: weights[name][case] for name in weights} for case in config.cases},
+            x_label="episode",
+            y_label="visit weight, mean of the demonstration",
+        )
+
+
+def paths(q: np.ndarray) -> np.ndarray:
+    """Columns that the greedy policy of each seed visits, `[seeds, N]`, from `[seeds, N, N, 2]`."""
+    seeds, size = q.shape[:2]
+    column = np.zeros(seeds, int)
+    visited = [column]
+    for row in range(size - 1):
+        goes_right = q[np.arange(seeds), row, column].argmax(-1) == 1
+        column = np.clip(np.where(goes_right, column + 1, column - 1), 0, size - 1)
+        visited.append(column)
+    return np.stack(visited, axis=1)

@@ -1,0 +1,87 @@
+"""The files of the recorder: nothing that was saved is ever lost."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+from bqfd_jax import demos
+from bqfd_jax.demos import Demonstration, recording
+from bqfd_jax.runs.folder import UsageError
+
+
+class Files:
+    """Where recordings go."""
+
+    def __init__(self, path: Path):
+        """Checks that `path` can be written, before anybody plays.
+
+        Args:
+          path: the first file; there must be none yet.
+        """
+        if path.exists():
+            raise UsageError(f"--out {path} exists already; name a new file")
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise UsageError(f"--out {path} cannot be written; name a file in a folder of yours")
+        self._wanted = path
+        self.path: Path | None = None  # of the last one saved
+        self.saved: Demonstration | None = None
+
+    def save(self, demonstration: Demonstration) -> Demonstration:
+        """Writes a demonstration, then checks it by a replay and notes that in the file.
+
+        Written first, for the replay takes a while.  Whatever continues the last one saved takes
+        its place, anything else gets a new file.
+
+        Raises:
+          DemonstrationError: it does not replay; the file is there all the same.
+        """
+        self.write(demonstration)
+        checked = recording.verified(dataclasses.replace(demonstration, name=self.path.stem))
+        demos.save(checked, self.path)
+        self.saved = checked
+        return checked
+
+    def write(self, demonstration: Demonstration) -> None:
+        """Writes a demonstration that was not checked yet."""
+        path = self.path
+        if self.saved is None or not recording.continues(demonstration, self.saved):
+            path = self._reserve()
+        try:
+            demos.save(dataclasses.replace(demonstration, name=path.stem), path)
+        except BaseException:
+            if path != self.path:
+                path.unlink()
+            raise
+        self.path, self.saved = path, demonstration
+
+    def has(self, demonstration: Demonstration) -> bool:
+        """Whether that is what was last saved, and it was checked."""
+        return (
+            self.saved is not None
+            and self.saved.frame_hash is not None
+            # Steps that were taken back since do not belong to it.
+            and len(self.saved.actions) == len(demonstration.actions)
+            and recording.continues(self.saved, demonstration)
+        )
+
+    def _reserve(self) -> Path:
+        number = 1
+        while True:
+            path = self._wanted
+            if number > 1:
+                path = path.with_name(f"{path.stem}-{number}{path.suffix}")
+            try:
+                # Two recorders may want the same name.
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+                return path
+            except FileExistsError:
+                number += 1
+
+
+def describe(saved: Demonstration, path: Path) -> str:
+    """What the player is told about a file that was checked."""
+    scores = " + ".join(f"{score:,.0f}" for score in saved.scores)
+    return (
+        f"Saved as {path}: {len(saved.actions):,} steps, and it replays to the same score, "
+        f"{scores}."
+    )

@@ -1,0 +1,210 @@
+"""`python -m experiments.demos show`: what a demonstration is like, in text, picture and film."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+
+from bqfd_jax import demos
+from bqfd_jax.demos.importing.actions import NAMES
+from bqfd_jax.runs import plots, video
+from bqfd_jax.runs.folder import UsageError
+from bqfd_jax.types import Row
+
+_BARS = " ▁▂▃▄▅▆▇█"
+_SHEET_FRAMES = 24
+_FILM_FPS = 15  # as people play: 60 frames a second, one of four seen
+
+
+@dataclasses.dataclass(frozen=True)
+class ShowConfig:
+    """Tells a demonstration's scores, lengths, actions and rewards, and draws and films it."""
+
+    file: Annotated[str, tyro.conf.Positional]
+    """The demonstration: a file, or `default` or `strong` with --game."""
+    game: str | None = None
+    """The game, for those that come with the package."""
+    check: bool = False
+    """Play a list of actions anew and compare all that it says of itself; frames are compared with
+    their checksum, and their episodes with each other."""
+    out: Path | None = None
+    """Folder for the picture and the film; beside the file unless given."""
+    sheet: bool = True
+    """Draw a contact sheet."""
+    film: bool = True
+    """Write an mp4."""
+
+
+def show(config: Annotated[ShowConfig, tyro.conf.arg(name="")]) -> None:
+    """Tells a demonstration's scores, lengths, actions and rewards, and draws and films it."""
+    demonstration = _load(config)
+    try:
+        # What was played before must not be trusted where it is to be checked.
+        rows = (check if config.check else _as_played)(demonstration)
+    except (ValueError, ImportError) as error:
+        raise UsageError(f"{config.file}: {error}") from error
+    print(describe(demonstration, rows))
+    if config.check:
+        print("\nchecked: " + _what_was_checked(demonstration))
+    folder, stem = _place(config, demonstration)
+    for wanted, ending, write in (
+        (config.sheet, "png", _write_sheet),
+        (config.film, "mp4", _write_film),
+    ):
+        if not wanted:
+            continue
+        path = folder / f"{stem}.{ending}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            written = write(path, demonstration, rows)
+        except (OSError, ImportError) as error:
+            raise UsageError(f"cannot write {path}: {error}") from error
+        print(f"written to {path}" if written else f"no {ending}: its observations are no pictures")
+
+
+# Rewards as the game counts them, and whole games.
+_AS_PLAYED = {"gamma": 1.0, "log_rewards": False, "life_loss_is_terminal": False}
+
+
+def _as_played(demonstration: demos.AnyDemonstration) -> Row:
+    return demos.to_rows(demonstration, **_AS_PLAYED)
+
+
+def check(demonstration: demos.AnyDemonstration) -> Row:
+    """Plays a list of actions anew, which compares it; frames were compared when they were read."""
+    if isinstance(demonstration, demos.Demonstration):
+        return demos.replay(demonstration, **_AS_PLAYED)
+    return demos.frame_rows(demonstration, **_AS_PLAYED)
+
+
+def _what_was_checked(demonstration: demos.AnyDemonstration) -> str:
+    if isinstance(demonstration, demos.Demonstration):
+        hashed = "and frames are" if demonstration.frame_hash else "are (it has no hash of frames)"
+        return f"played anew, scores, ends {hashed} as it says"
+    return "its contents fit its checksum, and its episodes are whole"
+
+
+def _load(config: ShowConfig) -> demos.AnyDemonstration:
+    try:
+        if config.file in ("default", "strong") and not Path(config.file).exists():
+            if config.game is None:
+                raise UsageError(f"{config.file} of which game? Add --game")
+            return demos.load_named(config.game, config.file)
+        return demos.load(config.file, game=config.game)
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise UsageError(str(error)) from error
+    except demos.DemonstrationError as error:
+        raise UsageError(str(error)) from error
+
+
+def _place(config: ShowConfig, demonstration: demos.AnyDemonstration) -> tuple[Path, str]:
+    file = Path(config.file)
+    if file.exists():
+        return config.out or file.parent, file.stem
+    return config.out or Path("."), f"{demonstration.game}-{demonstration.name}"
+
+
+# --- Text ---
+
+
+def describe(demonstration: demos.AnyDemonstration, rows: Row) -> str:
+    """A demonstration as text."""
+    kind = "actions" if isinstance(demonstration, demos.Demonstration) else "frames"
+    lengths, scores = demonstration.episode_lengths, demonstration.scores
+    lines = [
+        f"{demonstration.game}, {demonstration.name!r}: {len(demonstration.actions):,} steps in "
+        f"{len(lengths)} episodes, kept as {kind}",
+        f"score {np.mean(scores):g} in the mean, from {min(scores):g} to {max(scores):g}",
+        "",
+        f"{'episode':>8} {'steps':>7} {'score':>9}  {'end':<10} rewards over its time",
+    ]
+    rewards = np.split(rows.reward[~rows.is_last], np.cumsum(lengths)[:-1])
+    for number, (length, score, over, reward) in enumerate(
+        zip(lengths, scores, demonstration.game_over, rewards, strict=True), start=1
+    ):
+        end = "game over" if over else "cut off"
+        lines.append(f"{number:>8} {length:>7,} {score:>9g}  {end:<10} {timeline(reward)}")
+    lines += ["", *_reward_lines(rewards), "", *_action_lines(demonstration)]
+    return "\n".join(lines)
+
+
+def timeline(reward: np.ndarray, *, width: int = 40) -> str:
+    """Where in an episode rewards were received, as a row of bars."""
+    parts = np.array_split(np.abs(reward), min(width, len(reward)))
+    amounts = np.array([part.sum() for part in parts])
+    if not amounts.any():
+        return "none"
+    heights = np.ceil(amounts / amounts.max() * (len(_BARS) - 1)).astype(int)
+    return "".join(_BARS[height] for height in heights)
+
+
+def _reward_lines(rewards: list[np.ndarray]) -> list[str]:
+    reward = rewards[0]
+    times = np.flatnonzero(reward)
+    every = np.concatenate(rewards)
+    received = every[every != 0]
+    if not len(received):
+        return ["no rewards at all"]
+    first = ", ".join(f"{time + 1} ({reward[time]:+g})" for time in times[:10])
+    return [
+        f"{len(received):,} rewards, from {received.min():g} to {received.max():g}, one in "
+        f"{len(every) / len(received):.1f} steps",
+        f"in the first episode at step {first or 'none'}{', ...' if len(times) > 10 else ''}",
+    ]
+
+
+def _action_lines(demonstration: demos.AnyDemonstration) -> list[str]:
+    meaning = demonstration.action_meaning
+    num_actions = getattr(demonstration, "num_actions", None) or len(meaning)
+    counts = np.bincount(demonstration.actions, minlength=num_actions)
+    shares = counts / counts.sum()
+    changes = 1 + np.count_nonzero(np.diff(demonstration.actions.astype(int)))
+    lines = [f"actions (one lasts {len(demonstration.actions) / changes:.1f} steps in the mean):"]
+    for action, (count, share) in enumerate(zip(counts, shares, strict=True)):
+        name = str(action) if meaning is None else NAMES[meaning[action]]
+        lines.append(f"  {name:>13} {count:>7,} {share:>6.1%} {'█' * round(40 * share)}")
+    return lines
+
+
+# --- Picture and film ---
+
+
+def _is_picture(rows: Row) -> bool:
+    return rows.frame.dtype == np.uint8 and rows.frame.ndim in (3, 4)
+
+
+def _write_sheet(path: Path, demonstration: demos.AnyDemonstration, rows: Row) -> bool:
+    title = f"{demonstration.game}, {demonstration.name}"
+    if not _is_picture(rows):
+        plots.observation_lines(path, rows.frame.reshape(len(rows.frame), -1), title=title)
+        return True
+    chosen = np.unique(np.linspace(0, len(rows.frame) - 1, _SHEET_FRAMES).round().astype(int))
+    starts = np.flatnonzero(rows.is_first)
+    paid = np.where(rows.is_last, 0, rows.reward).astype(np.float64)
+    # What had been earned before each row, in its episode.
+    earned = np.cumsum(paid) - paid
+    episode = np.cumsum(rows.is_first) - 1
+    score = earned - earned[starts][episode]
+    plots.contact_sheet(
+        path,
+        rows.frame[chosen],
+        [
+            f"{episode[row] + 1}: step {row - starts[episode[row]]}, {score[row]:g}"
+            for row in chosen
+        ],
+        title=f"{title} (episode: step, score)",
+    )
+    return True
+
+
+def _write_film(path: Path, demonstration: demos.AnyDemonstration, rows: Row) -> bool:
+    del demonstration
+    if not _is_picture(rows):
+        return False
+    scale = max(1, round(336 / rows.frame.shape[1]))
+    with video.Mp4(path, fps=_FILM_FPS, scale=scale) as film:
+        for frame in rows.frame:
+            film.add(frame)
+    return True

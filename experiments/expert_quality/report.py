@@ -1,0 +1,230 @@
+"""What the map of expert quality tells: regrets, their statistics, a table and the pictures."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bqfd_jax.runs import plots
+from bqfd_jax.runs.statistics import bootstrap_interval, is_best, share_best
+
+if TYPE_CHECKING:
+    from experiments.expert_quality.__main__ import Config
+
+TITLES = {
+    "bqfd": "BQfD",
+    "dqfd": "DQfD",
+    "dqn": "PDD DQN",
+    "dqn_alone": "PDD DQN alone",
+    "bootstrapped": "Bootstrapped",
+    "tabular": "tabular BQfD",
+}
+# Two agents whose regrets differ by no more than what all right moves together cost are equal.
+TOLERANCE = 0.01
+
+
+class Maps(NamedTuple):
+    """Regrets of every agent: the best possible return less the mean of a run's episodes.
+
+    Those of agents that see no demonstrations are the same in all cells of a case.
+    """
+
+    optimal_return: dict[str, float]  # case -> best possible return
+    whole: dict[str, np.ndarray]  # agent -> [cases, qualities, quantities, seeds], all episodes
+    late: dict[str, np.ndarray]  # the same, of the second half of the episodes
+    repeated: frozenset[str]  # agents whose cells are copies
+
+
+def make_maps(config: "Config", optimal: dict[str, float], returns: dict[str, np.ndarray]) -> Maps:
+    """From returns `[cells, seeds, episodes]` of every agent to maps of regrets."""
+    shape = (len(config.cases), len(config.qualities), len(config.quantities))
+    best = np.array([optimal[case] for case in config.cases])[:, None, None, None, None]
+    whole, late, repeated = {}, {}, []
+    for agent, values in returns.items():
+        if len(values) == np.prod(shape):
+            by_cell = values.reshape(*shape, *values.shape[1:])
+        else:
+            repeated.append(agent)
+            by_case = values[:, None, None]
+            by_cell = np.broadcast_to(by_case, (*shape, *values.shape[1:]))
+        regret = best - by_cell.astype(float)
+        whole[agent] = regret.mean(-1)
+        late[agent] = regret[..., regret.shape[-1] // 2 :].mean(-1)
+    return Maps(optimal, whole, late, frozenset(repeated))
+
+
+def summarise(config: "Config", maps: Maps, seconds: dict[str, float]) -> dict[str, Any]:
+    """The content of `summary.json`."""
+    return {
+        "size": config.size,
+        "episodes": config.episodes,
+        "seeds": config.seeds,
+        "cases": config.cases,
+        "qualities": config.qualities,
+        "quantities": config.quantities,
+        "optimal_return": maps.optimal_return,
+        "seconds": round(sum(seconds.values()), 1),
+        "seconds_by_agent": {agent: round(value, 1) for agent, value in seconds.items()},
+        "tolerance": TOLERANCE,
+        "regret": _describe(config, maps, maps.whole),
+        "late_regret": _describe(config, maps, maps.late),
+    }
+
+
+def _describe(config: "Config", maps: Maps, regret: dict[str, np.ndarray]) -> dict[str, Any]:
+    """All that is said of one kind of regret; `by_cell` has what the rest is made of."""
+    parts = {"all": slice(None)} | {case: slice(i, i + 1) for i, case in enumerate(config.cases)}
+    agents = tuple(regret)
+    losses = np.stack([regret[agent].mean(-1) for agent in agents])  # [agents, cases, ., .]
+    described: dict[str, Any] = {"iqm": {}, "share_best": {}, "share_worse_than_alone": {}}
+    for name, cases in parts.items():
+        described["iqm"][name] = {
+            agent: _iqm(regret[agent][cases], agent in maps.repeated) for agent in agents
+        }
+        flat = losses[:, cases].reshape(len(agents), -1)
+        shares = share_best(flat, tolerance=TOLERANCE)
+        described["share_best"][name] = dict(zip(agents, shares.tolist(), strict=True))
+        described["share_worse_than_alone"][name] = _share_worse_than_alone(maps, agents, flat)
+    best = is_best(losses.reshape(len(agents), -1), tolerance=TOLERANCE).reshape(losses.shape)
+    described["by_cell"] = {
+        case: {
+            quality: {
+                quantity: {
+                    "best": [agent for k, agent in enumerate(agents) if best[k, c, i, j]],
+                    "regret": {agent: regret[agent][c, i, j].tolist() for agent in agents},
+                }
+                for j, quantity in enumerate(config.quantities)
+            }
+            for i, quality in enumerate(config.qualities)
+        }
+        for c, case in enumerate(config.cases)
+    }
+    return described
+
+
+def _iqm(regret: np.ndarray, repeated: bool) -> dict[str, float]:
+    """Of `[cases, qualities, quantities, seeds]`; copies are no further evidence."""
+    _, qualities, quantities, seeds = regret.shape
+    tasks = regret[:, 0, 0] if repeated else regret.reshape(-1, seeds)
+    copies = qualities * quantities if repeated else 1
+    # The same draws for all, so that the same numbers have the same interval.
+    return bootstrap_interval(tasks, np.random.default_rng(0), copies=copies)._asdict()
+
+
+def _share_worse_than_alone(
+    maps: Maps, agents: tuple[str, ...], losses: np.ndarray
+) -> dict[str, float]:
+    """In what share of the cells an agent would have done better as plain DQN, nothing shown."""
+    if "dqn_alone" not in agents:
+        return {}
+    alone = losses[agents.index("dqn_alone")]
+    return {
+        agent: float((values > alone + TOLERANCE).mean())
+        for agent, values in zip(agents, losses, strict=True)
+        if agent not in maps.repeated
+    }
+
+
+def table(summary: dict[str, Any]) -> str:
+    """The results as text, one line per agent."""
+    regret, late = summary["regret"], summary["late_regret"]
+    parts = ("all", *summary["cases"])
+    head = ["agent", *(f"regret, {part}" for part in parts), "late, all", "best in", "late best in"]
+    lines = [head]
+    for agent in regret["iqm"]["all"]:
+        shown = [_shown(regret["iqm"][part][agent]) for part in parts]
+        shown.append(_shown(late["iqm"]["all"][agent]))
+        shares = [kind["share_best"]["all"][agent] for kind in (regret, late)]
+        lines.append([TITLES[agent], *shown, *(f"{share:.0%}" for share in shares)])
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    text = "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+    return f"{text}\n(interquartile means over cells and seeds, 95 % intervals)"
+
+
+def _shown(interval: dict[str, float]) -> str:
+    return f"{interval['value']:.3f} [{interval['low']:.3f}, {interval['high']:.3f}]"
+
+
+def quality_name(text: str) -> str:
+    """A quality as people read it."""
+    kind, _, value = text.partition("=")
+    if text in ("eta=inf", "eta=-inf", "eta=0"):
+        return {"inf": "always right", "-inf": "always wrong", "0": "any action"}[value]
+    if kind == "eta":
+        return f"eta {value}"
+    if kind == "errs":
+        return f"errs {_percent(value)}"
+    return "two experts" if kind == "two" else f"right until {_percent(value)}"
+
+
+def quantity_name(text: str) -> str:
+    """A quantity as people read it."""
+    count, cut, share = text.partition("x")
+    return f"{count} x {_percent(share)}" if cut else count
+
+
+def _percent(share: str) -> str:
+    """No digit is lost: 0.001 and 0.004 are different rows of a map."""
+    return f"{100 * float(share):g}%"
+
+
+def draw(config: "Config", maps: Maps, summary: dict[str, Any], out: Path) -> None:
+    """The pictures of the run folder."""
+    names = {
+        "row_names": [quality_name(quality) for quality in config.qualities],
+        "column_names": [quantity_name(quantity) for quantity in config.quantities],
+        "x_label": "trajectories",
+        "y_label": "expert",
+    }
+    for name, regret, label in (
+        ("regret", maps.whole, "regret, all episodes"),
+        ("late_regret", maps.late, "regret, second half of the episodes"),
+    ):
+        means = {agent: values.mean(-1) for agent, values in regret.items()}
+        plots.heat_maps(
+            out / f"{name}.png",
+            {
+                case: {TITLES[agent]: means[agent][c] for agent in means}
+                for c, case in enumerate(config.cases)
+            },
+            colour_label=f"{label}, mean of seeds",
+            limits=(0.0, 1.0),
+            **names,
+        )
+        others = [values for agent, values in means.items() if agent != "bqfd"]
+        if "bqfd" in means and others:
+            lead = np.min(others, axis=0) - means["bqfd"]
+            plots.heat_maps(
+                out / f"{name}_lead.png",
+                {"BQfD against the best other": dict(zip(config.cases, lead, strict=True))},
+                colour_label=f"less {label}",
+                limits=(-1.0, 1.0),
+                **names,
+            )
+        for axis, places in (("quality", names["row_names"]), ("quantity", names["column_names"])):
+            plots.intervals(
+                out / f"{name}_by_{axis}.png",
+                _slices(config, maps, regret, axis),
+                x_names=places,
+                x_label={"quality": "expert", "quantity": "trajectories"}[axis],
+                y_label=f"{label}, interquartile mean",
+            )
+
+
+def _slices(
+    config: "Config", maps: Maps, regret: dict[str, np.ndarray], axis: str
+) -> dict[str, dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
+    """Interquartile means and intervals along one axis of the map, over all of the other."""
+    panels: dict[str, dict[str, Any]] = {}
+    for c, case in enumerate(config.cases):
+        panels[case] = {}
+        for agent, values in regret.items():
+            along = values[c] if axis == "quality" else values[c].swapaxes(0, 1)
+            points = [_iqm(place[None, None], agent in maps.repeated) for place in along]
+            panels[case][TITLES[agent]] = tuple(
+                np.array([point[field] for point in points]) for field in ("value", "low", "high")
+            )
+    return panels

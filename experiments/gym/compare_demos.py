@@ -1,0 +1,237 @@
+"""Demonstrations of different quality, several agents and seeds: learning curves and a table."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from scipy import stats
+
+from bqfd_jax import demos
+from bqfd_jax.runs import plots
+from bqfd_jax.runs.folder import UsageError, require_at_least
+from bqfd_jax.runs.metrics import write_json_atomic, write_text_atomic
+from bqfd_jax.runs.report import curve
+from experiments.gym.__main__ import config as gym_config
+from experiments.gym.__main__ import job as gym_job
+from experiments.gym.config import Config
+
+Quality = Literal["mediocre", "bad"]
+Summary = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareDemosConfig:
+    """Agents with demonstrations, and DQN without: the same budget, several seeds.
+
+    Runs that are finished are not repeated, and one that was stopped goes on, if the command is
+    given again.
+    """
+
+    envs: tuple[str, ...] = ("CartPole-v1", "LunarLander-v3")
+    """Environments."""
+    agents: tuple[Literal["bqfd", "dqfd", "dqn"], ...] = ("bqfd", "dqfd", "dqn")
+    """Agents that get demonstrations (DQN has them in its replay); DQN without is always there."""
+    qualities: tuple[Quality, ...] = ("mediocre", "bad")
+    """Demonstrations."""
+    seeds: int = 5
+    """Seeds, from 0 on."""
+    steps: int = 50_000
+    """Agent steps of each run."""
+    demo_steps: int = 2_000
+    """Agent steps of each demonstration, at least."""
+    eval_period: int = 2_500
+    """Agent steps between evaluations."""
+    eval_episodes: int = 10
+    """Episodes per evaluation."""
+    out: Path = Path("runs/compare-demos")
+    """Folder for all runs, comparison.png, comparison.md and comparison.json."""
+
+
+class Case:
+    """An environment, an agent and a quality of demonstrations; DQN without has none."""
+
+    def __init__(self, env: str, agent: str, quality: Quality | None):
+        self.env, self.agent, self.quality = env, agent, quality
+
+    @property
+    def folder(self) -> str:
+        """Below the comparison's."""
+        name = self.env.replace("/", "-").replace(":", "-")
+        return f"{name}/{self.agent}-{self.quality or 'none'}"
+
+
+def cases(config: CompareDemosConfig) -> Iterator[Case]:
+    """All of them, each environment's together."""
+    for env in dict.fromkeys(config.envs):
+        yield Case(env, "dqn", None)
+        for quality in config.qualities:
+            for agent in config.agents:
+                yield Case(env, agent, quality)
+
+
+def compare_demos(config: CompareDemosConfig, train: Callable[[Config], Summary]) -> None:
+    """The command `compare-demos`."""
+    require_at_least(1, config, "seeds", "steps", "demo_steps", "eval_period", "eval_episodes")
+    config.out.mkdir(parents=True, exist_ok=True)
+    # Runs that differ by their seed only need not be compiled again.
+    jax.config.update("jax_compilation_cache_dir", str((config.out / "compiled").absolute()))
+    results: dict[Case, list[Summary]] = {}
+    for case in cases(config):
+        results[case] = [_run(config, case, seed, train) for seed in range(config.seeds)]
+    rows = [_row(case, results) for case in results]
+    text = table(rows)
+    draw(config.out / "comparison.png", results)
+    write_json_atomic(config.out / "comparison.json", rows)
+    write_text_atomic(config.out / "comparison.md", text + "\n")
+    print(f"\n{text}\n\nfigure and table in {config.out}")
+
+
+def _run(
+    config: CompareDemosConfig, case: Case, seed: int, train: Callable[[Config], Summary]
+) -> Summary:
+    """One run; what is finished is read, what was begun goes on."""
+    out = config.out / case.folder / f"seed-{seed}"
+    base = gym_config.default(config.steps)
+    demo = ("none",) if case.quality is None else (str(_demonstration(config, case)),)
+    run = dataclasses.replace(
+        base,
+        env=case.env,
+        agent=case.agent,
+        seed=seed,
+        demo=demo,
+        # What was made to other measure is another run, though its file has the same name.
+        demo_steps=base.demo_steps if case.quality is None else config.demo_steps,
+        eval_period=config.eval_period,
+        eval_episodes=config.eval_episodes,
+        final_steps=max(config.steps // 5, 1),
+        checkpoint_period=max(config.steps // 4, 1),
+        video=False,
+        out=out,
+        resume=(out / "config.json").exists(),
+    )
+    summary = out / "summary.json"
+    if summary.exists():
+        stored = json.loads((out / "config.json").read_text())
+        if stored != json.loads(json.dumps(gym_config.stored(run))):
+            raise UsageError(f"{out} holds another run; choose another --out")
+        return json.loads(summary.read_text())
+    print(f"\n--- {out} ---", flush=True)
+    return train(run)
+
+
+def _demonstration(config: CompareDemosConfig, case: Case) -> Path:
+    """The file of a demonstration that all agents and seeds share."""
+    path = config.out / Path(case.folder).parent / f"{case.quality}.npz"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        settings = dataclasses.replace(
+            gym_config.default(config.steps),
+            env=case.env,
+            demo_quality=case.quality,
+            demo_steps=config.demo_steps,
+        )
+        (made,) = gym_job.load_demonstrations(settings)
+        demos.save(made, path)
+    return path
+
+
+# --- What came of it ---
+
+
+def steps_to_reach(summary: Summary, score: float) -> int | None:
+    """The step of the first evaluation that is at least as good; None: there is none."""
+    for evaluation in summary["evaluations"]:
+        if evaluation["mean"] >= score:
+            return evaluation["step"]
+    return None
+
+
+def interval(values: np.ndarray) -> np.ndarray:
+    """Half the width of the 95 % interval of the mean over the first axis, by Student's t."""
+    n = len(values)
+    if n < 2:
+        return np.zeros(values.shape[1:])
+    return stats.t.ppf(0.975, n - 1) * values.std(axis=0, ddof=1) / np.sqrt(n)
+
+
+def _row(case: Case, results: dict[Case, list[Summary]]) -> dict[str, Any]:
+    """What a case came to; DQN's is compared with each demonstration of its environment."""
+    runs = results[case]
+    final = np.array([run["final"]["mean"] for run in runs])
+    row = {
+        "env": case.env,
+        "agent": case.agent,
+        "demonstration": case.quality,
+        "demonstration_return": runs[0]["demo"]["score"] if runs[0]["demo"] else None,
+        "final": final.tolist(),
+        "final_mean": float(final.mean()),
+        "final_interval": float(interval(final)),
+        "reached": None,
+        "reached_without": None,
+        "sooner": None,
+    }
+    if case.quality is not None:
+        score = row["demonstration_return"]
+        (without,) = [c for c in results if c.env == case.env and c.quality is None]
+        row["reached"] = [steps_to_reach(run, score) for run in runs]
+        row["reached_without"] = [steps_to_reach(run, score) for run in results[without]]
+        pairs = zip(row["reached"], row["reached_without"], strict=True)
+        row["sooner"] = sum(_number(own) < _number(other) for own, other in pairs)
+    return row
+
+
+def _number(step: int | None) -> float:
+    return np.inf if step is None else step
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown."""
+    lines = [
+        "| environment | demonstration (its return) | agent | final return | steps to its return "
+        "| DQN's | sooner than DQN |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        demo = "none"
+        if row["demonstration"]:
+            demo = f"{row['demonstration']} ({row['demonstration_return']:.1f})"
+        sooner = "-" if row["sooner"] is None else f"{row['sooner']} of {len(row['final'])} seeds"
+        lines.append(
+            f"| {row['env']} | {demo} | {row['agent']} "
+            f"| {row['final_mean']:.1f} ± {row['final_interval']:.1f} "
+            f"| {_steps(row['reached'])} | {_steps(row['reached_without'])} | {sooner} |"
+        )
+    return "\n".join(lines)
+
+
+def _steps(steps: list[int | None] | None) -> str:
+    return "-" if steps is None else " ".join("never" if s is None else f"{s:,}" for s in steps)
+
+
+def draw(path: Path, results: dict[Case, list[Summary]]) -> None:
+    """A panel per environment and demonstration: the mean over seeds and its 95 % interval."""
+    panels: dict[str, dict[str, Any]] = {}
+    references: dict[str, dict[str, float]] = {}
+    for case, runs in results.items():
+        if case.quality is None:
+            continue
+        title = f"{case.env}, {case.quality} demonstration"
+        panel = panels.setdefault(title, {})
+        panel[case.agent] = [mean_curve(runs)]
+        references[title] = {"demonstration": runs[0]["demo"]["score"]}
+        (without,) = [c for c in results if c.env == case.env and c.quality is None]
+        panel["dqn, none shown"] = [mean_curve(results[without])]
+    if panels:
+        plots.learning_curves(path, panels, references=references, y_label="evaluation return")
+
+
+def mean_curve(runs: list[Summary]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps, means over runs, half the width of the 95 % interval."""
+    curves = [curve(run) for run in runs]
+    # With pre-training there is an evaluation at step 0, which all runs of a case have.
+    means = np.stack([means for _, means, _ in curves])
+    return curves[0][0], means.mean(axis=0), interval(means)
