@@ -18,7 +18,8 @@ from tqdm import tqdm
 
 from bqfd_jax.runs.checkpoint import CheckpointError
 from bqfd_jax.envs.host import HostEnvironmentError
-from bqfd_jax.runs.metrics import MetricsWriter, write_json_atomic
+from bqfd_jax.files import is_temporary, write_json
+from bqfd_jax.runs.metrics import MetricsWriter
 
 
 class UsageError(Exception):
@@ -92,7 +93,7 @@ def prepare(
         return out
     try:
         out.mkdir(parents=True, exist_ok=True)
-        write_json_atomic(path, config)
+        write_json(path, config)
     except OSError as error:
         raise UsageError(f"cannot write to {out}: {error.strerror or error}") from error
     return out
@@ -114,7 +115,7 @@ def check(
     if resume:
         _check_same(out / "config.json", config)
     # A run killed while it wrote its config has left nothing worth keeping.
-    elif out.exists() and any(item.name != ".config.json.tmp" for item in out.iterdir()):
+    elif out.exists() and not all(map(is_temporary, out.iterdir())):
         advice = "Continue it with --resume, or choose another --out."
         raise UsageError(
             f"{out} exists already. {advice if can_resume else 'Choose another --out.'}"

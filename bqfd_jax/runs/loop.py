@@ -18,7 +18,8 @@ from bqfd_jax import demos
 from bqfd_jax.runs import video
 from bqfd_jax.runs.checkpoint import Checkpointer, CheckpointError
 from bqfd_jax.envs.host import HostEnvironmentError
-from bqfd_jax.runs.metrics import read_jsonl, write_json_atomic
+from bqfd_jax.files import write_json
+from bqfd_jax.runs.metrics import read_jsonl
 from bqfd_jax.training import on_host
 from bqfd_jax.training.evaluate import Evaluation, make_evaluate
 from bqfd_jax.types import HostStep, LearnerState, Params
@@ -420,7 +421,7 @@ def finish(
     failed = []
     for name, write in (
         ("metrics.jsonl", training.metrics.flush),
-        ("summary.json", lambda: write_json_atomic(out / "summary.json", summary)),
+        ("summary.json", lambda: write_json(out / "summary.json", summary)),
         ("learning_curve.png", lambda: report.draw(out, summary)),
         ("episode.mp4", lambda: config.video and film(training.job, params, out, step)),
         *(
@@ -453,7 +454,7 @@ def play_run(run: Path, job: Job, *, with_film: bool) -> dict[str, Any]:
         "truncated": int(result.truncated.sum()),
         "scores": result.scores,
     }
-    write_json_atomic(run / "evaluation.json", row)
+    write_json(run / "evaluation.json", row)
     print(
         f"{job.config.game}, {job.config.agent}, step {step}: {row['mean']:.1f} +- "
         f"{row['std']:.1f} over {row['episodes']} episodes ({row['truncated']} cut by a "
