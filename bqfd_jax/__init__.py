@@ -58,7 +58,7 @@ from bqfd_jax.posterior import (
 )
 from bqfd_jax.replay import Replay, ReplayState, check_demonstrations, make_replay
 from bqfd_jax.runs.checkpoint import Checkpointer, CheckpointError
-from bqfd_jax.runs.metrics import MetricsWriter, read_jsonl, write_json_atomic
+from bqfd_jax.runs.metrics import MetricsWriter, read_jsonl
 from bqfd_jax.training.evaluate import Evaluation, make_evaluate
 from bqfd_jax.training.on_device import Trainer, TrainState, make_trainer, over_runs
 from bqfd_jax.training.on_host import HostLoop, HostTrainer, HostTrainState, make_host_trainer
@@ -153,5 +153,4 @@ __all__ = [
     "tabular",
     "train",
     "visit_weight",
-    "write_json_atomic",
 ]

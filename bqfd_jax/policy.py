@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from bqfd_jax import networks
-from bqfd_jax.files import DemonstrationError, read_npz, write_npz_atomic
+from bqfd_jax.files import FileError, read_npz, write_npz
 from bqfd_jax.networks import Network
 from bqfd_jax.types import Array, Params
 
 _FORMAT = 1
 
 
-class PolicyError(ValueError):
+class PolicyError(FileError):
     """A policy cannot be saved, loaded or asked that; the message says why."""
 
 
@@ -108,7 +108,7 @@ def save_policy(policy: Policy, path: str | os.PathLike[str]) -> None:
         "params": [jax.tree_util.keystr(keys) for keys, _ in leaves],
     }
     arrays = {f"param_{i}": np.asarray(leaf) for i, (_, leaf) in enumerate(leaves)}
-    write_npz_atomic(path, meta=np.array(json.dumps(meta)), **arrays)
+    write_npz(path, meta=np.array(json.dumps(meta)), **arrays)
 
 
 def load_policy(path: str | os.PathLike[str], *, network: Any = None) -> Policy:
@@ -136,7 +136,7 @@ def load_policy(path: str | os.PathLike[str], *, network: Any = None) -> Policy:
         }
         names, made_with = list(meta["params"]), meta["made_with"]
         stored = [arrays[f"param_{i}"] for i in range(len(names))]
-    except (DemonstrationError, KeyError, TypeError, json.JSONDecodeError) as error:
+    except (FileError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise PolicyError(f"{path} is no policy: {error}") from error
     if network is not None:
         network = own_network(network, **shape)

@@ -11,7 +11,7 @@ from bqfd_jax import demos
 from bqfd_jax.demos.making import planning, shaping
 from bqfd_jax.envs import ale, atari
 from bqfd_jax.runs.folder import RunError, StopRequested, UsageError
-from experiments.demos.__main__ import plan as demos_plan
+from experiments.demos import plan as demos_plan
 from experiments.demos.plan import PlanConfig
 
 PLAIN = shaping.Shaping()

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
+from bqfd_jax.files import write_json, write_text
 from bqfd_jax.runs import plots
 from bqfd_jax.runs.folder import UsageError
-from bqfd_jax.runs.metrics import write_json_atomic, write_text_atomic
 from bqfd_jax.runs.report import curve, references
 from experiments.atari.config import PAPER_SCORES, PAPER_STEPS
 
@@ -44,8 +44,8 @@ def compare(config: CompareConfig) -> None:
         plots.learning_curves(
             config.out / "comparison.png", panels, references=references(summaries)
         )
-        write_json_atomic(config.out / "comparison.json", rows)
-        write_text_atomic(config.out / "comparison.md", text + "\n")
+        write_json(config.out / "comparison.json", rows)
+        write_text(config.out / "comparison.md", text + "\n")
     except OSError as error:
         raise UsageError(f"cannot write to {config.out}: {error}") from error
     print(f"{text}\n\nfigure and table in {config.out}")

@@ -31,11 +31,12 @@ from bqfd_jax.agents import (
     make_agent,
 )
 from bqfd_jax.envs import deep_sea
+from bqfd_jax.files import write_json
 from bqfd_jax.replay import make_replay
 from bqfd_jax.runs import folder as run_folder
 from bqfd_jax.runs.checkpoint import Checkpointer
 from bqfd_jax.runs.folder import RunError, StopRequested, UsageError
-from bqfd_jax.runs.metrics import MetricsWriter, write_json_atomic
+from bqfd_jax.runs.metrics import MetricsWriter
 from bqfd_jax.training import on_device
 from experiments.deep_sea.__main__ import report
 from experiments.deep_sea.report import Result
@@ -348,7 +349,7 @@ def main(config: Config | None = None) -> None:
     }
     summary = report.summarise(config, best, results)
     report.draw(config, best, results, out)
-    write_json_atomic(out / "summary.json", summary)
+    write_json(out / "summary.json", summary)
     print(f"\n{report.table(summary)}\n\n{summary['seconds']:.0f} s; curves and summary in {out}")
 
 

@@ -42,12 +42,11 @@ from bqfd_jax.agents import (
     PddDqnConfig,
     make_agent,
 )
-from bqfd_jax.demos.demonstration import DemonstrationError, read_npz, write_npz_atomic
 from bqfd_jax.envs import deep_sea, deep_sea_experts
+from bqfd_jax.files import FileError, read_npz, write_json, write_npz
 from bqfd_jax.replay import make_replay
 from bqfd_jax.runs import folder as run_folder
 from bqfd_jax.runs.folder import RunError, StopRequested, UsageError
-from bqfd_jax.runs.metrics import write_json_atomic
 from bqfd_jax.training import on_device
 from bqfd_jax.types import Row
 from experiments.deep_sea.__main__ import __main__ as paper
@@ -450,7 +449,7 @@ class MapTraining:
                 started = time.perf_counter()
                 part = {"returns": self._train(cells)}
                 part["seconds"] = np.float64(time.perf_counter() - started)
-                write_npz_atomic(path, **part)
+                write_npz(path, **part)
             returns.append(part["returns"])
             seconds += float(part["seconds"])
             progress.update(len(cells))
@@ -460,7 +459,7 @@ class MapTraining:
         """What an earlier sitting has left; nothing if it is not whole."""
         try:
             part = read_npz(path)
-        except (FileNotFoundError, DemonstrationError):
+        except (FileNotFoundError, FileError):
             return None
         shapes = {name: array.shape for name, array in part.items()}
         shape = (num_cells, self.config.seeds, self.config.episodes)
@@ -538,7 +537,7 @@ def main(config: Config | None = None) -> None:
     maps = report.make_maps(config, optimal_returns(config), returns)
     summary = report.summarise(config, maps, seconds)
     report.draw(config, maps, summary, out)
-    write_json_atomic(out / "summary.json", summary)
+    write_json(out / "summary.json", summary)
     total = sum(seconds.values())
     print(f"\n{report.table(summary)}\n\n{total:.0f} s; maps and summary in {out}")
 

@@ -11,9 +11,9 @@ import numpy as np
 from scipy import stats
 
 from bqfd_jax import demos
+from bqfd_jax.files import write_json, write_text
 from bqfd_jax.runs import plots
 from bqfd_jax.runs.folder import UsageError, require_at_least
-from bqfd_jax.runs.metrics import write_json_atomic, write_text_atomic
 from bqfd_jax.runs.report import curve
 from experiments.gym.__main__ import config as gym_config
 from experiments.gym.__main__ import job as gym_job
@@ -85,8 +85,8 @@ def compare_demos(config: CompareDemosConfig, train: Callable[[Config], Summary]
     rows = [_row(case, results) for case in results]
     text = table(rows)
     draw(config.out / "comparison.png", results)
-    write_json_atomic(config.out / "comparison.json", rows)
-    write_text_atomic(config.out / "comparison.md", text + "\n")
+    write_json(config.out / "comparison.json", rows)
+    write_text(config.out / "comparison.md", text + "\n")
     print(f"\n{text}\n\nfigure and table in {config.out}")
 
 

@@ -22,10 +22,10 @@ from tqdm import tqdm
 
 from bqfd_jax import gekf, posterior, tabular
 from bqfd_jax.envs import deep_sea
+from bqfd_jax.files import write_json
 from bqfd_jax.runs import folder as run_folder
 from bqfd_jax.runs import plots
 from bqfd_jax.runs.folder import UsageError
-from bqfd_jax.runs.metrics import write_json_atomic
 from bqfd_jax.training import on_device
 from experiments.deep_sea.report import is_optimal
 
@@ -314,7 +314,7 @@ def main(config: Config | None = None) -> None:
             for n, (weight, variances) in exact.items()
         },
     }
-    write_json_atomic(out / "summary.json", summary)
+    write_json(out / "summary.json", summary)
     print(f"\n{table(summary)}\n\n{seconds:.0f} s of training; pictures and summary in {out}")
 
 

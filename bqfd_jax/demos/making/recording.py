@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bqfd_jax.demos.demonstration import Demonstration, DemonstrationError
+from bqfd_jax.demos.demonstration import Demonstration
+from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.playback import frame_hash, replay
 from bqfd_jax.envs import ale, atari
 
