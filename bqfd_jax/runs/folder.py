@@ -11,57 +11,7 @@ from typing import Any
 from bqfd_jax import files
 from bqfd_jax.runs.errors import FolderBusyError, UsageError
 
-<<<<<<< HEAD
 _LOCK = ".lock"
-=======
-from bqfd_jax.runs.checkpoint import CheckpointError
-from bqfd_jax.envs.host import HostEnvironmentError
-from bqfd_jax.files import is_temporary, write_json
-from bqfd_jax.runs.metrics import MetricsWriter
-
-
-class UsageError(Exception):
-    """What was asked for cannot be done; the message says what to do instead."""
-
-
-class RunError(Exception):
-    """The run had to stop; what was saved stays."""
-
-
-class StopRequested(Exception):  # noqa: N818
-    """Someone pressed Ctrl-C (or the machine is going down), and the state has been saved."""
-
-
-def flag(name: str) -> str:
-    """`--eval-period` of `eval_period`."""
-    return "--" + name.replace("_", "-")
-
-
-def require_at_least(least: float, config: Any, *names: str) -> None:
-    """Raises `UsageError` for an option that is less; those that were not given pass."""
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and value < least:
-            raise UsageError(f"{flag(name)} is {value}, but must be at least {least}")
-
-
-def require_choices(config: Any, *names: str) -> None:
-    """Raises `UsageError` for a list of names that is empty or has one of them twice."""
-    for name in names:
-        values = getattr(config, name)
-        if not values:
-            raise UsageError(f"{flag(name)} is empty; name at least one")
-        if len(set(values)) < len(values):
-            raise UsageError(f"{flag(name)} names something twice: {' '.join(values)}")
-
-
-def require_widths(config: Any) -> None:
-    """Raises `UsageError` for a network that cannot be made, by its `torso` and `hidden`."""
-    require_at_least(1, config, "hidden")
-    if not config.torso or min(config.torso) < 1:
-        given = " ".join(map(str, config.torso)) or "empty"
-        raise UsageError(f"--torso is {given}, but must be widths of at least 1")
->>>>>>> files
 
 
 def prepare(
@@ -91,11 +41,7 @@ def prepare(
         return out
     try:
         out.mkdir(parents=True, exist_ok=True)
-<<<<<<< HEAD
         write_config(out, config)
-=======
-        write_json(path, config)
->>>>>>> files
     except OSError as error:
         raise UsageError(f"cannot write to {out}: {error.strerror or error}") from error
     return out
@@ -110,7 +56,6 @@ def check(
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {out} is a file; name a folder")
     if resume:
-<<<<<<< HEAD
         _check_same(out, read_config(out), json.loads(json.dumps(config)))
     # A run that was killed while it wrote its config has left nothing worth keeping.
     elif out.exists() and any(not item.name.startswith(".") for item in out.iterdir()):
@@ -127,12 +72,6 @@ def read_config(out: Path) -> dict[str, Any]:
     """What a run was started with; raises `UsageError` if that cannot be known."""
     path = out / "config.json"
     if not path.exists():
-=======
-        _check_same(out / "config.json", config)
-    # A run killed while it wrote its config has left nothing worth keeping.
-    elif out.exists() and not all(map(is_temporary, out.iterdir())):
-        advice = "Continue it with --resume, or choose another --out."
->>>>>>> files
         raise UsageError(
             f"there is no run in {out} (no config.json); leave out --resume to start one"
         )
