@@ -35,7 +35,7 @@ class Evaluator:
         self._config = job.config
         self.env = job.make_eval_env(film)
         self._evaluate = make_evaluate(
-            job.agent.evaluate, self.env, stack=job.stack, epsilon=job.config.eval_epsilon
+            job.agent.q_values, self.env, stack=job.stack, epsilon=job.config.eval_epsilon
         )
 
     def __call__(self, params: Params, step: int, on_step: Any = None) -> Evaluation:

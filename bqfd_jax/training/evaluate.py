@@ -34,7 +34,7 @@ def make_evaluate(
     """A function that plays one episode in every lane and gives their scores.
 
     Args:
-      q_values: an agent's `evaluate`, from `[L, S, *frame_shape]` to `[L, A]`.
+      q_values: an agent's `q_values`, from `[L, S, *frame_shape]` to `[L, A]`.
       env: environments that nobody else steps; they are reset each time.
       stack: frames per observation.
       epsilon: probability of a random action.
