@@ -65,8 +65,9 @@ class Training:
         self.checkpointer = Checkpointer(
             out / "checkpoints", keep=config.keep_checkpoints, on_skip=tqdm.write
         )
-        restored = self.checkpointer.restore(checkpoint_template(job)) if resume else None
-        saved = restored[1] if restored else {"metrics_position": 0, "seconds": 0.0}
+        template = {"state": checkpoint_template(job)}
+        restored = self.checkpointer.restore(template) if resume else None
+        saved = restored[1]["state"] if restored else {"metrics_position": 0, "seconds": 0.0}
         self.resumed_at = restored[0] if restored else None
         self.earlier_seconds = saved["seconds"]
         self.started = time.perf_counter()
@@ -268,7 +269,7 @@ class Training:
                     self.loop.state, with_replay=self.config.checkpoint_replay
                 ),
             }
-            path = self.checkpointer.save(self.loop.step, state)
+            path = self.checkpointer.save(self.loop.step, {"state": state})
         except (CheckpointError, OSError) as error:
             tqdm.write(f"\nWARNING: NO CHECKPOINT at step {self.loop.step}: {error}\n")
             return False
@@ -471,8 +472,8 @@ def play_run(run: Path, job: Job, *, with_film: bool) -> dict[str, Any]:
 def read_params(run: Path, job: Job) -> tuple[int, Params]:
     """Step and parameters of a run's last checkpoint."""
     checkpointer = Checkpointer(run / "checkpoints", on_skip=tqdm.write)
-    restored = checkpointer.restore(checkpoint_template(job))
+    restored = checkpointer.restore({"state": checkpoint_template(job)})
     if restored is None:
         raise UsageError(f"{run} has no checkpoint yet")
     # The replay, which may take gigabytes, goes.
-    return restored[0], job.config.played_params(restored[1]["train"]["learner"])
+    return restored[0], job.config.played_params(restored[1]["state"]["train"]["learner"])
