@@ -181,9 +181,10 @@ class Training:
             "metrics_position": metrics_position,
             "seconds": 0.0,
         }
-        restored = self.checkpointer.restore(fresh) if resume else None
+        restored = self.checkpointer.restore({"state": fresh}) if resume else None
         # Everything that a checkpoint holds.
-        self.episode, self.state = restored or (0, fresh)
+        self.episode, items = restored or (0, {"state": fresh})
+        self.state = items["state"]
         self.is_new = restored is None
         self.was_finished = self.episode == config.episodes
         if restored:
@@ -223,7 +224,7 @@ class Training:
                 if due or stops or self.episode == episodes:
                     state["metrics_position"] = metrics.position()
                     saved = {**state, "seconds": self._seconds()}
-                    self.checkpointer.save(self.episode, saved)
+                    self.checkpointer.save(self.episode, {"state": saved})
                 if stops:
                     raise StopRequested(
                         f"stopped after episode {self.episode} of {self.name}, all saved; "

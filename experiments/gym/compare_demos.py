@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,17 +10,17 @@ import jax
 import numpy as np
 from scipy import stats
 
-from bqfd_jax import demos
+from bqfd_jax import checks, demos
 from bqfd_jax.files import write_json, write_text
 from bqfd_jax.runs import plots
-from bqfd_jax.runs.folder import UsageError, require_at_least
-from bqfd_jax.runs.report import curve
-from experiments.gym.__main__ import config as gym_config
-from experiments.gym.__main__ import job as gym_job
-from experiments.gym.config import Config
+from bqfd_jax.runs.errors import UsageError
+from bqfd_jax.runs.gym import GymConfig
+from bqfd_jax.runs.report import Summary, curve
+from bqfd_jax.runs.sinks import Sink
+
+from .training import make_demonstration, train
 
 Quality = Literal["mediocre", "bad"]
-Summary = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
