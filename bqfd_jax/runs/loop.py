@@ -374,7 +374,7 @@ def _measure_one_call(job: Job, loop: on_host.HostLoop) -> Pace:
 def run(
     job: Job,
     out: Path,
-    demonstrations: Sequence[demos.AnyDemonstration],
+    demonstrations: Sequence[demos.Demonstration],
     *,
     and_write: Mapping[str, Callable[[Job, LearnerState, Path], None]] | None = None,
 ) -> dict[str, Any]:
@@ -404,7 +404,7 @@ def run(
 
 def finish(
     training: Training,
-    demonstrations: Sequence[demos.AnyDemonstration],
+    demonstrations: Sequence[demos.Demonstration],
     and_write: Mapping[str, Callable[[Job, LearnerState, Path], None]],
 ) -> dict[str, Any]:
     """Tells what came of a run, and writes it; what cannot be written does not hinder the rest."""

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from bqfd_jax.runs import plots
-from bqfd_jax.demos import AnyDemonstration
+from bqfd_jax.demos import Demonstration
 from bqfd_jax.runs import folder as run_folder
 
 
 def summarise(
     config: Any,
-    demonstrations: Sequence[AnyDemonstration],
+    demonstrations: Sequence[Demonstration],
     evaluations: list[dict[str, Any]],
     *,
     updates: int,

@@ -28,7 +28,7 @@ from experiments.atari.job import Job, prepare
 
 
 def announce(
-    config: Config, demonstrations: Sequence[demos.AnyDemonstration], job: Job, out: Path
+    config: Config, demonstrations: Sequence[demos.Demonstration], job: Job, out: Path
 ) -> None:
     """Says what will happen, before it does."""
     device = jax.devices()[0]

@@ -47,7 +47,7 @@ def _make_eval_env(config: Config, film: bool) -> atari.Atari:
     )
 
 
-def load_demonstrations(config: Config) -> tuple[demos.AnyDemonstration, ...]:
+def load_demonstrations(config: Config) -> tuple[demos.Demonstration, ...]:
     """The demonstrations that `--demo` names, each with a name of its own."""
     if config.demo == ("none",):
         return ()
@@ -65,7 +65,7 @@ def load_demonstrations(config: Config) -> tuple[demos.AnyDemonstration, ...]:
     )
 
 
-def _load_demonstration(config: Config, demo: str) -> demos.AnyDemonstration:
+def _load_demonstration(config: Config, demo: str) -> demos.Demonstration:
     try:
         if demo in ("default", "strong"):
             return demos.load_named(config.game, demo)
@@ -86,10 +86,8 @@ def _load_demonstration(config: Config, demo: str) -> demos.AnyDemonstration:
     return found
 
 
-def demonstration_rows(
-    config: Config, demonstrations: Sequence[demos.AnyDemonstration]
-) -> Row | None:
-    """Rows of all, one after the other; lists of actions are checked as they are replayed."""
+def demonstration_rows(config: Config, demonstrations: Sequence[demos.Demonstration]) -> Row | None:
+    """Rows of all, one after the other; lists of actions are checked as they are played back."""
     parts = []
     for demo, demonstration in zip(config.demo, demonstrations, strict=False):
         try:
@@ -149,12 +147,12 @@ def make_job(
     )
 
 
-def prepare(config: Config) -> tuple[Job, tuple[demos.AnyDemonstration, ...]]:
+def prepare(config: Config) -> tuple[Job, tuple[demos.Demonstration, ...]]:
     """From a checked config to a job that fits into memory."""
     demonstrations = load_demonstrations(config)
     num_actions = _num_actions(config, demonstrations)
     if demonstrations:
-        print("replaying the demonstration ...", end=" ", flush=True)
+        print("playing the demonstration back ...", end=" ", flush=True)
     rows = demonstration_rows(config, demonstrations)
     if demonstrations:
         print("it plays as it should")
@@ -181,14 +179,14 @@ def prepare_shape(config: Config) -> Job:
     return make_job(config, _num_actions(config, demonstrations), rows, _sizes(demonstrations))
 
 
-def _sizes(demonstrations: Sequence[demos.AnyDemonstration]) -> dict[str, int]:
+def _sizes(demonstrations: Sequence[demos.Demonstration]) -> dict[str, int]:
     return {demonstration.name: demonstration.num_rows for demonstration in demonstrations}
 
 
-def _num_actions(config: Config, demonstrations: Sequence[demos.AnyDemonstration]) -> int:
+def _num_actions(config: Config, demonstrations: Sequence[demos.Demonstration]) -> int:
     num_actions = atari.Atari(config.game, num_lanes=1).num_actions
     for demo, demonstration in zip(config.demo, demonstrations, strict=False):
-        # A list of actions is compared when it is replayed.
+        # A list of actions is compared when it is played back.
         is_frames = isinstance(demonstration, demos.FrameDemonstration)
         known = demonstration.num_actions if is_frames else num_actions
         if known != num_actions:
