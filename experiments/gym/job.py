@@ -11,7 +11,8 @@ import numpy as np
 from bqfd_jax import api as learning
 from bqfd_jax import demos
 from bqfd_jax.demos import DemonstrationError, FrameDemonstration
-from bqfd_jax.envs.gymnasium import GymVector, time_limit
+from bqfd_jax.envs.gym_making import time_limit
+from bqfd_jax.envs.gymnasium import GymVector
 from bqfd_jax.runs.folder import UsageError
 from bqfd_jax.runs.job import Job, check_memory, unique_names
 from bqfd_jax.training.setup import make_setup
