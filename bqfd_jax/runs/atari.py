@@ -132,14 +132,7 @@ class AtariWorld:
         if not config.shows_demonstrations:
             return ()
         given = folder is not None and config.demo == ("given",)
-        found = [self._load(demo) for demo in (kept_paths(folder) if given else config.demo)]
-        meanings = {demonstration.action_meaning for demonstration in found} - {None}
-        if len(meanings) > 1:
-            raise UsageError(
-                f"--demo {' '.join(config.demo)}: their actions mean different things, "
-                + " and ".join(str(list(meaning)) for meaning in sorted(meanings))
-            )
-        return found
+        return [self._load(demo) for demo in (kept_paths(folder) if given else config.demo)]
 
     def _load(self, demo: str | Path) -> demos.Demonstration:
         try:

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Literal, Self
 
 from bqfd_jax import checks, demos
 from bqfd_jax.agents import presets
-from bqfd_jax.envs.gymnasium import GymVector, time_limit
+from bqfd_jax.envs.gym_making import time_limit
+from bqfd_jax.envs.gymnasium import GymVector
 from bqfd_jax.networks import for_observation
 from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import UsageError

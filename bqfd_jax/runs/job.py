@@ -73,7 +73,7 @@ def make_job(
     """
     env = world.example()
     made = network or world.make_network(env)
-    demonstrations = tuple(demos.with_unique_names(demonstrations))
+    demonstrations = demos.with_unique_names(demonstrations)
     try:
         rows = demos.rows_for(env, demonstrations, gamma=config.agent_config.gamma)
         setup = make_setup(
@@ -85,7 +85,7 @@ def make_job(
             rows_per_lane=config.rows_per_lane,
             stack=config.stack,
             demonstrations=rows,
-            sizes={demonstration.name: demonstration.num_rows for demonstration in demonstrations},
+            sizes=demos.sizes(demonstrations),
         )
     except DemonstrationError:
         raise
