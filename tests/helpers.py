@@ -239,11 +239,11 @@ def graph_params(
 def graph_environment():
     """An environment that is all in its parameters, so that one compilation serves many."""
 
-    def reset(params, key):
+    def reset(key, params):
         state = jax.random.categorical(key, params["start_logits"]).astype(jnp.int32)
         return {"state": state, "time": jnp.int32(0)}, params["shown"][state]
 
-    def step(params, state, action, key):
+    def step(key, params, state, action):
         del key
         at, time = state["state"], state["time"] + 1
         next_state = params["next_state"][at, action]

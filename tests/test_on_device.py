@@ -30,12 +30,8 @@ def make(config, *, num_lanes=1, stack=1, rows_per_lane=400, num_demo_rows=0, **
         stack=stack,
         **config.replay_options(),
     )
-    agent = make_agent(table_network(4, 2, stack=stack), replay, config)
-    return (
-        agent,
-        replay,
-        on_device.make_trainer(ENV, agent, replay, gamma=config.gamma, stack=stack, **trainer),
-    )
+    agent = make_agent(table_network(4, 2, stack=stack), config, replay)
+    return agent, replay, on_device.make_trainer(ENV, agent, replay, **trainer)
 
 
 def leaves(tree):
@@ -179,9 +175,7 @@ class Counted:
             self.traces += 1
             return agent.update(*args)
 
-        self.trainer = on_device.make_trainer(
-            ENV, agent._replace(update=update), replay, gamma=GAMMA, **trainer
-        )
+        self.trainer = on_device.make_trainer(ENV, agent._replace(update=update), replay, **trainer)
 
     def start(self, key):
         return self.trainer.init(key, RANDOM_MAZE, make_rows(DEMONSTRATION))
@@ -262,7 +256,7 @@ def test_runs_side_by_side_are_the_runs_alone(start, chunk, counted):
 
 
 def test_the_update_is_traced_once_and_donated_buffers_are_used():
-    counted = Counted(update_period=2, updates_per_period=3)
+    counted = Counted(update_period=4, updates_per_period=3)
     run = jax.jit(counted.chunk, donate_argnums=0)
     state = quick_jit(counted.start)(jax.random.key(0))
     with warnings.catch_warnings():
@@ -284,14 +278,14 @@ def test_schedules_see_agent_steps_and_metrics_are_means_of_updates():
     agent, replay, _ = make(configure(PddDqnConfig, **SHARED), num_lanes=2, num_demo_rows=2)
     acted, updated = [], []
 
-    def act(params, actor, observation, is_first, key, step):
+    def act(key, params, actor, observation, is_first, step):
         newest = params["table"][0, 0]
         jax.debug.callback(
             lambda *x: acted.append([float(y) for y in x]), step, newest, ordered=True
         )
         return jnp.zeros(2, jnp.int32), actor
 
-    def update(learner, replay_state, key, step):
+    def update(key, learner, replay_state, step):
         jax.debug.callback(lambda s: updated.append(int(s)), step, ordered=True)
         count = learner.updates + 1
         params = jax.tree.map(lambda x: jnp.full_like(x, count), learner.params)
@@ -302,8 +296,7 @@ def test_schedules_see_agent_steps_and_metrics_are_means_of_updates():
         ENV,
         agent._replace(act=act, update=update),
         replay,
-        gamma=GAMMA,
-        update_period=2,
+        update_period=4,
         updates_per_period=3,
     )
 
@@ -351,7 +344,7 @@ def test_rows_and_returns_are_what_the_environment_did():
     num_lanes, steps = 3, 60
     params = graph_params(MAZE, starts=(0,), time_limit=5)
     _, replay, trainer = make(
-        configure(PddDqnConfig, **SHARED), num_lanes=num_lanes, rows_per_lane=80, update_period=3
+        configure(PddDqnConfig, **SHARED), num_lanes=num_lanes, rows_per_lane=80, update_period=9
     )
     begin = quick_jit(trainer.init)(jax.random.key(4), params)
     state, trace = quick_jit(lambda state: trainer.run(state, params, steps // 3, updates=False))(
@@ -390,13 +383,13 @@ def test_the_actor_sees_the_stacks_that_the_replay_gathers():
     agent, replay, _ = make(configure(PddDqnConfig, **SHARED), num_lanes=2, stack=stack)
     seen = []
 
-    def act(learner_params, actor, observation, is_first, key, step):
+    def act(key, learner_params, actor, observation, is_first, step):
         jax.debug.callback(
             lambda *x: seen.append([np.array(y) for y in x]), observation, is_first, ordered=True
         )
-        return agent.act(learner_params, actor, observation, is_first, key, step)
+        return agent.act(key, learner_params, actor, observation, is_first, step)
 
-    trainer = on_device.make_trainer(ENV, agent._replace(act=act), replay, gamma=GAMMA, stack=stack)
+    trainer = on_device.make_trainer(ENV, agent._replace(act=act), replay)
 
     @quick_jit
     def collect(key):
