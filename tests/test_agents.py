@@ -1036,3 +1036,64 @@ def test_a_replay_of_demonstrations_alone_can_be_learnt_from():
     _, replay_state, metrics = quick_jit(agent.update)(KEY, state, replay_state, jnp.int32(0))
     assert float(metrics["expert_share"]) == 1.0
     assert int(replay_state.visit_count.sum()) == DEMO_ROWS + 16
+
+
+# ----------------------------------------------------------------- with somebody else's replay
+
+
+@each_agent
+def test_an_update_is_learning_from_the_batch_that_was_drawn(name):
+    config, _, state, after, _, metrics = one_update(name)
+    agent = agents.make_agent(NETWORK, config)
+    found, td_error, found_metrics = quick_jit(agent.learn)(state, drawn_batch())
+    assert td_error.shape == (16,)
+    np.testing.assert_allclose(
+        np.abs(td_error), own_td_sizes(name, state, drawn_batch()), rtol=1e-4, atol=1e-6
+    )
+    for one, other in ((found, after), (found_metrics, metrics)):
+        assert_trees_close(one, other, rtol=1e-6, atol=1e-7)
+
+
+def test_an_agent_learns_from_a_list_of_arrays():
+    """A chain 0 -> 1 -> 2 that pays 1 in the end, drawn uniformly from numpy arrays."""
+    config = configure(PddDqnConfig, learning_rate=0.05, target_step_size=0.2, batch_size=8)
+    agent = agents.make_agent(NETWORK, config)
+    rows = [(0, 1, 0.0, 0.9, 1), (1, 0, 0.0, 0.9, 2), (2, 2, 1.0, 0.0, 7)]
+    state, action, reward, discount, next_state = map(np.array, zip(*rows, strict=True))
+    random = np.random.default_rng(0)
+    learn = quick_jit(agent.learn)
+    learner_state = agent.init(KEY, jnp.zeros((1, 1), jnp.int32))
+    for _ in range(300):
+        drawn = random.integers(0, len(rows), config.batch_size)
+        batch = make_batch(
+            observation=state[drawn],
+            action=action[drawn],
+            reward=reward[drawn],
+            discount=discount[drawn],
+            next_observation=next_state[drawn],
+        )
+        learner_state, td_error, metrics = learn(learner_state, batch)
+    q = np.asarray(agent.q_values(learner_state.params, jnp.array([[0], [1], [2]])))
+    best = [max(q[1]) * 0.9, max(q[2]) * 0.9, 1.0]
+    np.testing.assert_allclose(q[[0, 1, 2], action], best, atol=0.02)
+    np.testing.assert_allclose(td_error, np.zeros(8), atol=0.02)
+    assert float(metrics["expert_share"]) == 0.0
+    assert agent.gamma == config.gamma
+    priority = agent.priority(jnp.abs(td_error), batch.is_expert, jnp.int32(0))
+    np.testing.assert_allclose(priority, np.abs(td_error) + config.priority_epsilon)
+    actions, _ = agent.act(
+        KEY,
+        learner_state.params,
+        agent.init_actor(3),
+        jnp.array([[0], [1], [2]]),
+        jnp.ones(3, bool),
+        jnp.int32(0),
+    )
+    np.testing.assert_array_equal(actions, np.argmax(q, axis=1))
+
+
+def test_without_a_replay_there_is_nothing_to_draw_from():
+    agent = agents.make_agent(NETWORK, CONFIGS["bqfd"])
+    for function in (agent.update, agent.pretrain):
+        with pytest.raises(ValueError, match=r"made without a replay.*Agent\.learn"):
+            function(KEY, None, None, 0)

@@ -41,7 +41,7 @@ def play(size, params, actions, key=KEY):
 @functools.partial(jax.jit, static_argnames="size")
 def step_many(state, params, action, keys, size):
     """One raw step [n] from the same state with each of the keys [n]."""
-    return jax.vmap(lambda key: deep_sea.make(size).step(params, state, action, key)[1])(keys)
+    return jax.vmap(lambda key: deep_sea.make(size).step(key, params, state, action)[1])(keys)
 
 
 def stack(*params):
@@ -403,3 +403,26 @@ def test_wrong_tables_are_refused():
 def test_nothing_to_concatenate_is_refused():
     with pytest.raises(ValueError, match="empty, expected at least one Row"):
         deep_sea.concatenate([])
+
+
+def test_the_dynamics_are_where_steps_lead():
+    size = 4
+    transitions, start = deep_sea_values.dynamics(size)
+    step = jax.jit(deep_sea.make(size).step)
+    for row, column, action in np.ndindex(size, size, 2):
+        state = deep_sea.State(row=jnp.int32(row), column=jnp.int32(column))
+        after, _ = step(KEY, deep_sea.treasure(size), state, jnp.int32(action))
+        np.testing.assert_array_equal(
+            transitions[row, column, action], np.arange(size) == int(after.column)
+        )
+    np.testing.assert_array_equal(start, [1, 0, 0, 0])
+
+
+def test_which_returns_are_optimal():
+    returns = np.array([[0.98, 0.9798], [0.9, 0.0]])
+    assert deep_sea_values.is_optimal(returns, "treasure", 0.98).tolist() == [
+        [True, False],
+        [False, False],
+    ]
+    returns = np.array([0.0, -0.01, -0.02, -1.0])
+    assert deep_sea_values.is_optimal(returns, "bomb", 0.0).tolist() == [True, True, False, False]

@@ -122,8 +122,8 @@ def test_a_replay_draws_what_was_shown_and_nothing_else(trajectories, rows):
     state = replay.init(show(experts, jax.random.key(0), 0, trajectories, rows))
     shown = {slot * SIZE + row for slot in range(trajectories) for row in range(rows)}
     draw = jax.jit(functools.partial(replay.sample, batch_size=256))
-    batch = draw(state, jax.random.key(1))
-    uniform = replay.sample_demonstrations(state, jax.random.key(2), 256)
+    batch = draw(jax.random.key(1), state)
+    uniform = replay.sample_demonstrations(jax.random.key(2), state, 256)
     assert set(batch.index.tolist()) == set(uniform.index.tolist()) == shown
     assert batch.is_expert.all()
     # Three steps on, or where the trajectory ended or was cut; never another trajectory.
@@ -139,7 +139,7 @@ def test_a_replay_draws_what_was_shown_and_nothing_else(trajectories, rows):
     # Priorities set for what cannot be drawn leave it so.
     everything = jnp.arange(SLOTS * SIZE)
     state = replay.set_priorities(state, everything, jnp.ones(SLOTS * SIZE))
-    assert set(draw(state, jax.random.key(3)).index.tolist()) == shown
+    assert set(draw(jax.random.key(3), state).index.tolist()) == shown
 
 
 def test_numbers_that_make_no_expert_are_refused():

@@ -211,17 +211,6 @@ def test_a_run_is_a_function_of_its_key(start, chunk):
     assert np.any(leaves(state.key)[0] != leaves(other.key)[0])
 
 
-def test_keys_are_used_once(start, chunk):
-    """Two chunks from states that differ in nothing but the key differ, and no key comes back."""
-    state, keys = start(jax.random.key(1)), set()
-    for _ in range(4):
-        keys.add(leaves(state.key)[0].tobytes())
-        state, _ = chunk(state)
-    assert len(keys) == 4
-    other, _ = chunk(state.replace(key=jax.random.key(9)))
-    assert np.any(other.replay.rows.action != chunk(state)[0].replay.rows.action)
-
-
 def test_a_run_in_chunks_is_the_run_in_one(start, chunk, counted):
     begin = start(jax.random.key(1))
     middle, first = chunk(begin)
@@ -467,3 +456,23 @@ def test_runs_are_spread_over_as_many_devices_as_divide_them():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:2] == ["2 2.0 6.0 10.0 14.0", "1 2.0 6.0 10.0"]
+
+
+# ------------------------------------------------------------------------- one gamma, one unit
+
+
+def test_updates_are_counted_in_steps_of_all_lanes():
+    config = configure(PddDqnConfig, **SHARED)
+    for period in (3, 1, 0):
+        with pytest.raises(ValueError, match=f"update_period is {period}, .* multiple of the 2"):
+            make(config, num_lanes=2, update_period=period)
+    assert make(config, num_lanes=2)[2].steps_per_iteration == 2
+    assert make(config, num_lanes=2, update_period=6)[2].steps_per_iteration == 6
+
+
+def test_demonstrations_must_have_the_agents_gamma():
+    _, _, trainer = make(configure(BqfdConfig, **SHARED | {"gamma": 0.99}), num_demo_rows=2)
+    with pytest.raises(ValueError, match=r"discount of 0\.8, but the agent's gamma is 0\.99"):
+        trainer.init(jax.random.key(0), RANDOM_MAZE, make_rows(DEMONSTRATION))
+    _, _, trainer = make(configure(BqfdConfig, **SHARED), num_demo_rows=2)
+    trainer.init(jax.random.key(0), RANDOM_MAZE, make_rows(DEMONSTRATION))

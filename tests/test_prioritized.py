@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bqfd_jax.replay import check_demonstrations, make_replay, sum_tree
+from bqfd_jax.replay import check_demonstrations, check_discounts, make_replay, sum_tree
 from bqfd_jax.types import Row
 
 KEY = jax.random.key(0)
@@ -239,7 +239,7 @@ def test_beside_lists_of_episodes(
         if not expected or rng.random() < 0.6:
             continue
 
-        batch = jax.device_get(replay.sample(state, jax.random.fold_in(KEY, t), batch_size))
+        batch = jax.device_get(replay.sample(jax.random.fold_in(KEY, t), state, batch_size))
         drawn, at = np.unique(batch.index, return_index=True)
         assert set(drawn) == set(expected)
         assert_one_episode_each(batch)
@@ -404,7 +404,7 @@ def test_draws_follow_the_priorities():
     share *= BATCH / share.sum()
     counts = np.stack(
         [
-            np.bincount(replay.sample(state, jax.random.fold_in(KEY, i), BATCH).index, minlength=22)
+            np.bincount(replay.sample(jax.random.fold_in(KEY, i), state, BATCH).index, minlength=22)
             for i in range(40)
         ]
     )
@@ -441,7 +441,7 @@ def test_sample_demonstrations_is_uniform_over_their_transitions():
     state = add_rows(replay, state, 12)
     state = replay.set_priorities(state, np.arange(3), np.asarray([1e4, 1e-4, 0.0]))
     batches = [
-        replay.sample_demonstrations(state, jax.random.fold_in(KEY, i), BATCH) for i in range(10)
+        replay.sample_demonstrations(jax.random.fold_in(KEY, i), state, BATCH) for i in range(10)
     ]
     counts = np.sum([np.bincount(batch.index, minlength=22) for batch in batches], axis=0)
     expected = 10 * BATCH / 5
@@ -712,3 +712,22 @@ def test_a_priority_that_is_not_a_number_hurts_its_row_only():
 def test_new_rows_start_at_the_demonstrations_priority_if_that_is_larger():
     _, state = small(demo_priority=9.0)
     assert state.max_priority == 9.0
+
+
+def test_a_replay_tells_what_it_was_made_for():
+    replay = make_replay(**SIZES | dict(frame_shape=[5, 4], frame_dtype=jnp.uint8, stack=3))
+    assert (replay.frame_shape, replay.frame_dtype, replay.stack) == ((5, 4), jnp.uint8, 3)
+    assert (replay.n_step, replay.path_steps, replay.priority_exponent) == (2, 1, 0.5)
+    assert replay.layout == (6, 2, 8)
+
+
+def test_discounts_must_be_the_agents():
+    steps = [Step(frame=(0, 0, 0), is_first=True, discount=0.9), Step(frame=(0, 1, 0), discount=0)]
+    check_discounts(as_rows(steps), 0.9)
+    with pytest.raises(ValueError, match=r"a discount of 0\.9, but the agent's gamma is 0\.99"):
+        check_discounts(as_rows(steps), 0.99)
+    # A row that starts no transition may say anything.
+    cut = [steps[0], Step(frame=(0, 1, 0), discount=0.3, is_last=True)]
+    check_discounts(as_rows(cut), 0.9)
+    with pytest.raises(ValueError, match="a discount of nan"):
+        check_discounts(as_rows([Step(frame=(0, 0, 0), discount=np.nan)]), 0.9)

@@ -231,7 +231,7 @@ def test_draw_b_lies_in_the_bth_part():
     end = np.cumsum(weights)
     part = 2048 / 256
     for i in range(20):
-        drawn = np.asarray(sample(tree, jax.random.fold_in(KEY, i), 256))
+        drawn = np.asarray(sample(jax.random.fold_in(KEY, i), tree, 256))
         assert drawn.dtype == np.int32
         assert (end[drawn] > np.arange(256) * part).all()
         assert ((end - weights)[drawn] < np.arange(1, 257) * part).all()
