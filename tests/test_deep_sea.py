@@ -300,7 +300,7 @@ def test_optimal_q_is_the_best_of_all_action_sequences():
         state = deep_sea.State(row=row, column=column)
         return jnp.sum(discounts * play_from(state, params, actions, KEY, size).reward)
 
-    over_sequences = jax.vmap(discounted_return, in_axes=(0, None, None, None))
+    over_sequences = jax.vmap(discounted_return, in_axes=(None, None, None, 0))
     over_columns = jax.vmap(over_sequences, in_axes=(None, None, 0, None))
     over_rows = jax.vmap(over_columns, in_axes=(None, 0, None, None))
     returns_of = jax.jit(jax.vmap(over_rows, in_axes=(0, None, None, None)))

@@ -3,17 +3,28 @@
 import functools
 import subprocess
 import sys
+import types
 import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import configure, graph_environment, graph_params, make_rows, quick_jit, table_network
+from helpers import (
+    RecordedKeys,
+    configure,
+    graph_environment,
+    graph_params,
+    make_rows,
+    quick_jit,
+    table_network,
+)
 
 from bqfd_jax.agents import BqfdConfig, PddDqnConfig, make_agent
 from bqfd_jax.replay import make_replay
+from bqfd_jax.streams import KeyStream
 from bqfd_jax.training import on_device
+from experiments.expert_quality import __main__ as expert_quality
 
 GAMMA = 0.8
 ENV = graph_environment()
@@ -209,6 +220,72 @@ def test_a_run_is_a_function_of_its_key(start, chunk):
     assert np.any(state.replay.rows.action[2:] != other.replay.rows.action[2:])
     assert np.any(state.replay.rows.frame[2:] != other.replay.rows.frame[2:])
     assert np.any(leaves(state.key)[0] != leaves(other.key)[0])
+
+
+def use_keys_in_a_run(keys):
+    """A run with two lanes, pre-training and updates."""
+    counted = Counted()
+
+    @quick_jit
+    def train(key):
+        state = counted.start(key)
+        state, _ = counted.trainer.pretrain(state, 3)
+        return counted.chunk(state)[0].learner.params
+
+    jax.block_until_ready(train(keys.key(1)))
+    return 3
+
+
+def use_keys_in_the_map(keys, agent):
+    """Demonstrations by chance and training, as in the map of expert quality."""
+    config = expert_quality.Config(
+        size=3, seeds=1, episodes=2, qualities=("eta=1",), quantities=("2",), torso=(4,), hidden=4
+    )
+    training = expert_quality.make_training(config, agent)
+    inputs = expert_quality.make_inputs(config, expert_quality.Cell("bomb", "eta=1", "2"), 0)
+    train = quick_jit(lambda key, inputs: training.run(training.init(key, inputs), inputs))
+    jax.block_until_ready(train(keys.key(1), inputs))
+    return 6
+
+
+KEY_USERS = {
+    "a run": use_keys_in_a_run,
+    "the map": functools.partial(use_keys_in_the_map, agent="bqfd"),
+    "the map, tabular": functools.partial(use_keys_in_the_map, agent="tabular"),
+}
+
+
+@pytest.mark.parametrize("user", KEY_USERS)
+def test_keys_are_used_once(user):
+    keys = RecordedKeys()
+    steps = KEY_USERS[user](keys)
+    assert len(keys.used) > 3 * steps  # the record sees into the compiled loop
+    assert keys.repeated() == set()
+
+
+@pytest.mark.parametrize("user", ["the map", "the map, tabular"])
+def test_a_stream_within_the_reach_of_a_split_is_found(user, monkeypatch):
+    monkeypatch.setattr(expert_quality, "KeyStream", types.SimpleNamespace(DEMONSTRATIONS=0))
+    keys = RecordedKeys()
+    KEY_USERS[user](keys)
+    assert keys.repeated()
+
+
+def test_states_that_differ_in_their_key_alone_go_different_ways(start, chunk):
+    state, _ = chunk(start(jax.random.key(1)))
+    other, _ = chunk(state.replace(key=jax.random.key(9)))
+    assert np.any(other.replay.rows.action != chunk(state)[0].replay.rows.action)
+
+
+def test_folding_is_splitting():
+    """Why streams are numbered as they are."""
+    key = jax.random.key(3)
+    parts = jax.random.split(key, 5)
+    for i in range(5):
+        assert jax.random.fold_in(key, i) == parts[i]
+    own = jax.random.fold_in(key, KeyStream.DEMONSTRATIONS)
+    assert not np.any(parts == own)
+    assert own == jax.random.fold_in(key, np.uint32(2**32 - 1))
 
 
 def test_a_run_in_chunks_is_the_run_in_one(start, chunk, counted):
