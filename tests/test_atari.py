@@ -368,7 +368,7 @@ def test_nothing_across_the_end_of_an_episode_reaches_a_batch(played):
     assert (is_last & over).sum() >= 2
     assert (is_last & ~over).sum() >= 1
 
-    sample = quick_jit(lambda state, key: replay.sample(state, key, 256))
+    sample = quick_jit(lambda state, key: replay.sample(key, state, 256))
     seen = set()
     for key in jax.random.split(jax.random.key(0), 24):
         batch = jax.tree.map(np.asarray, sample(state, key))

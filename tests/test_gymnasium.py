@@ -68,10 +68,8 @@ def test_every_episode_is_shown_from_its_first_to_its_last_observation(mode):
 
 def fill(env, replay, steps):
     """A replay as the loop fills it, and all that was shown."""
-    agent = make_agent(looking_network(5), replay, configure(PddDqnConfig, n_step_weight=1.0))
-    trainer = on_host.make_host_trainer(
-        agent, replay, frame_shape=(3,), frame_dtype=jnp.float32, gamma=0.9
-    )
+    agent = make_agent(looking_network(5), configure(PddDqnConfig, n_step_weight=1.0), replay)
+    trainer = on_host.make_host_trainer(agent, replay)
     state = trainer.init(jax.random.key(0))
     shown = [env.reset()]
     state, actions = trainer.begin(state, on_host.to_device(shown[0]))
