@@ -13,10 +13,6 @@ from bqfd_jax.agents import (
     DqfdConfig,
     PddDqnConfig,
     make_agent,
-    make_bootstrapped,
-    make_bqfd,
-    make_dqfd,
-    make_pdd_dqn,
 )
 from bqfd_jax.api import (
     TrainResult,
@@ -35,7 +31,6 @@ from bqfd_jax.exploration import (
     ez_greedy,
     ez_greedy_init,
     greedy,
-    linear_schedule,
 )
 from bqfd_jax.losses import (
     bqfd_path_td_error,
@@ -59,6 +54,7 @@ from bqfd_jax.posterior import (
 from bqfd_jax.replay import Replay, ReplayState, check_demonstrations, make_replay
 from bqfd_jax.runs.checkpoint import Checkpointer, CheckpointError
 from bqfd_jax.runs.metrics import MetricsWriter, read_jsonl
+from bqfd_jax.schedules import piecewise_linear
 from bqfd_jax.training.evaluate import Evaluation, make_evaluate
 from bqfd_jax.training.on_device import Trainer, TrainState, make_trainer, over_runs
 from bqfd_jax.training.on_host import HostLoop, HostTrainer, HostTrainState, make_host_trainer
@@ -130,15 +126,10 @@ __all__ = [
     "gekf",
     "greedy",
     "large_margin_loss",
-    "linear_schedule",
     "load_policy",
     "make_agent",
-    "make_bootstrapped",
-    "make_bqfd",
-    "make_dqfd",
     "make_evaluate",
     "make_host_trainer",
-    "make_pdd_dqn",
     "make_replay",
     "make_trainer",
     "n_step_double_q_td_error",
@@ -146,6 +137,7 @@ __all__ = [
     "off_policy_weight",
     "over_runs",
     "path_correction",
+    "piecewise_linear",
     "read_jsonl",
     "record",
     "save_policy",
