@@ -1,1 +1,5 @@
 """See `python -m experiments.expert_quality --help`."""
+
+from .run import resume
+
+__all__ = ["resume"]
