@@ -218,7 +218,7 @@ def test_skill_means_more_of_everything():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"skill": -0.1}, r"skill is -0\.1, but must lie in 0 \.\. 1"),
+        ({"skill": -0.1}, r"skill is -0\.1, but must be in \[0, 1\]"),
         ({"skill": 1.01}, "skill is"),
         ({"skill": float("nan")}, "skill is nan"),
         ({"steps": 0}, "steps is 0"),

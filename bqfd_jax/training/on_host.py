@@ -198,14 +198,14 @@ def _stream_key(state: HostTrainState, stream: KeyStream, counter: Array) -> Arr
 
 
 def to_checkpoint(state: HostTrainState, *, with_replay: bool = True) -> dict[str, Any]:
-    """What is worth saving of a state.
+    """What is worth saving of a state: the items of a checkpoint.
 
     Without the replay, which may take gigabytes, the mean of its visit counts is kept.
     """
-    saved = {name: getattr(state, name) for name in _SAVED}
+    run = {name: getattr(state, name) for name in _COUNTERS}
     if with_replay:
-        return saved | {"replay": state.replay}
-    return saved | {"mean_visits": _mean_visits(state.replay)}
+        return {"learner": state.learner, "run": run, "replay": state.replay}
+    return {"learner": state.learner, "run": run | {"mean_visits": _mean_visits(state.replay)}}
 
 
 def from_checkpoint(
@@ -221,18 +221,23 @@ def from_checkpoint(
       trainer: that the state is for.
       fresh_replay: makes a replay that holds the demonstrations and nothing else.
     """
+    run = saved["run"]
     if "replay" in saved:
         replay_state = saved["replay"]
     else:
         replay_state = fresh_replay()
-        mean = jnp.round(saved["mean_visits"]).astype(jnp.int32)
+        mean = jnp.round(run["mean_visits"]).astype(jnp.int32)
         visits = jnp.maximum(mean, 1) * jnp.ones_like(replay_state.visit_count)
         replay_state = replay_state.replace(visit_count=visits)
-    fields = {name: saved[name] for name in _SAVED}
-    return HostTrainState(replay=replay_state, lanes=trainer.init_lanes(), **fields)
+    return HostTrainState(
+        learner=saved["learner"],
+        replay=replay_state,
+        lanes=trainer.init_lanes(),
+        **{name: run[name] for name in _COUNTERS},
+    )
 
 
-_SAVED = ("learner", "step", "key", "totals", "num_totals")
+_COUNTERS = ("step", "key", "totals", "num_totals")
 
 
 def _mean_visits(replay_state: ReplayState) -> Array:

@@ -67,7 +67,7 @@ class MapTraining:
         )
 
     def result(self) -> tuple[np.ndarray, float]:
-        """Returns `[cells, seeds, episodes]` and the seconds they took, earlier sittings included."""
+        """Returns `[cells, seeds, episodes]`, and seconds, those of earlier sittings included."""
         seconds = sum(float(part["seconds"]) for part in self._finished)
         return np.concatenate([part["returns"] for part in self._finished]), seconds
 
