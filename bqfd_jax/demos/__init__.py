@@ -1,7 +1,7 @@
 """Demonstrations: what they are, their files, those that come along, and playing them."""
 
 from bqfd_jax.demos.demonstration import (
-    AnyDemonstration,
+    ActionDemonstration,
     Demonstration,
     load,
     save,
@@ -9,10 +9,10 @@ from bqfd_jax.demos.demonstration import (
 from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.frames import FrameDemonstration, frame_rows
 from bqfd_jax.demos.named import available, load_named
-from bqfd_jax.demos.playback import default_cache_dir, frame_hash, replay, replay_cached, to_rows
+from bqfd_jax.demos.playback import default_cache_dir, frame_hash, play, play_cached, to_rows
 
 __all__ = [
-    "AnyDemonstration",
+    "ActionDemonstration",
     "Demonstration",
     "DemonstrationError",
     "FrameDemonstration",
@@ -22,8 +22,8 @@ __all__ = [
     "frame_rows",
     "load",
     "load_named",
-    "replay",
-    "replay_cached",
+    "play",
+    "play_cached",
     "save",
     "to_rows",
 ]

@@ -159,7 +159,7 @@ def frame_rows(
     log_rewards: bool = True,
     life_loss_is_terminal: bool = True,
 ) -> Row:
-    """The rows of a replay that hold a demonstration.
+    """A demonstration as rows, ready for a replay.
 
     Args:
       demonstration: frames.
