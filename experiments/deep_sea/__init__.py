@@ -1,5 +1,1 @@
 """See `python -m experiments.deep_sea --help`."""
-
-from .run import resume
-
-__all__ = ["resume"]
