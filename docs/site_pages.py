@@ -1,4 +1,4 @@
-"""Pages of the site that are made, not written: one per module, and the build notes."""
+"""Pages of the site that are made, not written: one per module, the README, the build notes."""
 
 import ast
 from pathlib import Path
@@ -74,11 +74,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for module, source in public_modules().items():
         page, text = page_of(module, source), text_of(module, source)
         files.append(File.generated(config, page, content=text))
-    notes = (ROOT / "BUILD_NOTES.md").read_text().replace("](docs/", "](")
-    files.append(File.generated(config, "build_notes.md", content=notes))
+    # Written for the repository, where links go through docs/; here that is the root.
+    for page, source in (("index.md", "README.md"), ("build_notes.md", "BUILD_NOTES.md")):
+        text = (ROOT / source).read_text().replace("(docs/", "(")
+        text = text.replace("(BUILD_NOTES.md", "(build_notes.md")
+        files.append(File.generated(config, page, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lets links to the build notes work both in the repository and on the site."""
-    return markdown.replace("../BUILD_NOTES.md", "build_notes.md")
+    """Lets links out of docs/ work both in the repository and on the site."""
+    return markdown.replace("../BUILD_NOTES.md", "build_notes.md").replace("../README.md", "index.md")
