@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = "bqfd_jax"
 
 
-def public_modules() -> dict[str, Path]:
+def modules() -> dict[str, Path]:
     """Source file of every public module, by the module's name."""
     sources = {}
     for path in sorted((ROOT / PACKAGE).rglob("*.py")):
@@ -36,22 +36,25 @@ def text_of(module: str, source: Path) -> str:
         return f"::: {module}\n"
     body = ast.parse(source.read_text()).body
     defined = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    names = [
-        # Optional: what has no docstring, an alias of a type say, has no place to link to.
-        f"- <autoref optional identifier='{node.module}.{alias.name}'>"
-        f"<code>{alias.asname or alias.name}</code></autoref>"
+    imported = {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
         for node in body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
+    }
+    # Optional: what has no docstring, an alias of a type say, has no place to link to.
+    links = [
+        f"- <autoref optional identifier='{place}'><code>{name}</code></autoref>"
+        for name, place in sorted(imported.items())
     ]
     own = f"::: {module}\n    options:\n      members: {defined}\n"
-    return "\n".join([own, "## Public names", "", *names, ""] if names else [own])
+    return "\n".join([own, "## Names", "", *links, ""] if links else [own])
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Adds the modules to the navigation, a package with its modules as a section."""
     tree: dict = {}
-    for module, source in public_modules().items():
+    for module, source in modules().items():
         branch = tree
         for part in module.split("."):
             branch = branch.setdefault(part, {})
@@ -71,7 +74,7 @@ def _section(branch: dict) -> list:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Makes the pages."""
-    for module, source in public_modules().items():
+    for module, source in modules().items():
         page, text = page_of(module, source), text_of(module, source)
         files.append(File.generated(config, page, content=text))
     # Written for the repository, where links go through docs/; here that is the root.
@@ -84,4 +87,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Lets links out of docs/ work both in the repository and on the site."""
-    return markdown.replace("../BUILD_NOTES.md", "build_notes.md").replace("../README.md", "index.md")
+    for source, made in (("../BUILD_NOTES.md", "build_notes.md"), ("../README.md", "index.md")):
+        markdown = markdown.replace(source, made)
+    return markdown
