@@ -42,10 +42,16 @@ def text_of(module: str, source: Path) -> str:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
+    listed = [
+        ast.literal_eval(node.value)
+        for node in body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
     # Optional: what has no docstring, an alias of a type say, has no place to link to.
     links = [
         f"- <autoref optional identifier='{place}'><code>{name}</code></autoref>"
         for name, place in sorted(imported.items())
+        if not listed or name in listed[0]
     ]
     own = f"::: {module}\n    options:\n      members: {defined}\n"
     return "\n".join([own, "## Names", "", *links, ""] if links else [own])
