@@ -1,10 +1,7 @@
-"""How an agent picks actions: greedy, epsilon-greedy, ez-greedy, and schedules for epsilon.
+"""How an agent picks actions: greedy, epsilon-greedy, ez-greedy.
 
 Functions take one state's Q-values; the caller vmaps.  Keys are consumed.
 """
-
-import itertools
-from collections.abc import Callable, Sequence
 
 import chex
 import jax
@@ -88,21 +85,3 @@ def zeta_duration(key: Array, *, exponent: float, max_repeat: int) -> Array:
     uniform = jax.random.uniform(key)
     cdf = jnp.asarray(cumulative / cumulative[-1], jnp.float32)
     return 1 + jnp.searchsorted(cdf[:-1], uniform, side="right").astype(jnp.int32)
-
-
-def linear_schedule(steps: Sequence[int], values: Sequence[float]) -> Callable[[Array], Array]:
-    """Straight lines between `(step, value)` points, constant before the first and after the last.
-
-    Args:
-      steps: agent steps, increasing.
-      values: one for each of them.
-
-    Returns:
-      A function of the agent step.
-    """
-    if len(steps) != len(values) or not steps:
-        raise ValueError(f"{len(steps)} steps need as many values, got {len(values)}")
-    if any(later <= earlier for earlier, later in itertools.pairwise(steps)):
-        raise ValueError(f"the steps of a schedule must increase, got {list(steps)}")
-    points, heights = np.asarray(steps, np.float32), np.asarray(values, np.float32)
-    return lambda step: jnp.interp(jnp.asarray(step, jnp.float32), points, heights)

@@ -6,15 +6,18 @@ given the expert's actions there.  Beliefs are about all `S * A` values of a ste
 order of `q.reshape(-1)`.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bqfd_jax import posterior
+from bqfd_jax import checks, posterior
+from bqfd_jax.checks import is_traced
 from bqfd_jax.types import Array
+
+Correction = Literal["diagonal", "full"]
 
 NO_EXPERT = -1
 _STEP_LENGTHS = 2.0 ** -np.arange(20)
@@ -61,7 +64,7 @@ def correct(
     expert_action: Array,
     *,
     eta: float,
-    correction: Literal["diagonal", "full"] = "diagonal",
+    correction: Correction = "diagonal",
     iterations: int = 1,
 ) -> Belief:
     """What the expert's actions say on top of a prediction.
@@ -84,12 +87,13 @@ def correct(
     Returns:
       The posterior belief.
     """
-    if correction not in ("diagonal", "full"):
-        raise ValueError(f"correction is {correction!r}, but must be 'diagonal' or 'full'")
-    if iterations < 1 or (iterations > 1 and correction == "diagonal"):
-        raise ValueError(
-            f"iterations is {iterations}, but must be at least 1, and 1 unless correction='full'"
-        )
+    checks.one_of(get_args(Correction), correction=correction)
+    checks.require(
+        iterations == 1 or (iterations > 1 and correction == "full"),
+        "iterations",
+        iterations,
+        "at least 1, and 1 unless correction='full'",
+    )
     mean, covariance = predicted
     shape = mean.shape
     start = mean.reshape(-1)
@@ -137,7 +141,7 @@ def backward_filter(
     eta: float,
     gamma: float = 1.0,
     noise: float = 1.0,
-    correction: Literal["diagonal", "full"] = "diagonal",
+    correction: Correction = "diagonal",
     iterations: int = 1,
 ) -> Belief:
     """Algorithm 1: beliefs about all steps, from the last to the first.
@@ -265,7 +269,7 @@ def check(
       The first three, as arrays.
     """
     arrays = tuple(
-        x if _traced(x) else np.asarray(x) for x in (rewards, next_states, expert_actions)
+        x if is_traced(x) else np.asarray(x) for x in (rewards, next_states, expert_actions)
     )
     rewards, next_states, expert_actions = arrays
     if rewards.ndim != 3 or 0 in rewards.shape:
@@ -285,23 +289,14 @@ def check(
     ):
         if values.dtype.kind not in "iu":
             raise ValueError(f"{name} are {values.dtype}, but must be integers")
-        if not _traced(values) and (values.min() < least or values.max() > most):
+        if not is_traced(values) and (values.min() < least or values.max() > most):
             wrong = values[(values < least) | (values > most)][0]
             raise ValueError(f"{name} contain {wrong}, but must lie in {least} .. {most}")
-    if not _traced(rewards) and not np.isfinite(rewards).all():
+    if not is_traced(rewards) and not np.isfinite(rewards).all():
         raise ValueError("rewards must be finite")
-    for name, value, least, most in (
-        ("eta", eta, 0, np.inf),
-        ("gamma", gamma, 0, 1),
-        ("noise", noise, np.finfo(np.float32).tiny, np.inf),
-    ):
-        if not _traced(value) and not (least <= value <= most and np.isfinite(value)):
-            raise ValueError(
-                f"{name} is {value}, but must be "
-                + {"eta": "at least 0", "gamma": "in [0, 1]", "noise": "greater than 0"}[name]
-            )
+    checks.at_least(0, eta=eta)
+    checks.within(0, 1, gamma=gamma)
+    # Less than the smallest normal number counts as 0.
+    enough = is_traced(noise) or np.finfo(np.float32).tiny <= noise < np.inf
+    checks.require(enough, "noise", noise, "greater than 0")
     return arrays
-
-
-def _traced(value: Any) -> bool:
-    return isinstance(value, jax.core.Tracer)

@@ -91,19 +91,15 @@ def bqfd_td_error(
     discount_t: Array,
     q_t_value: Array,
     q_t_selector: Array,
-    is_expert: Array,
-    visit_count: Array,
+    weight: Array,
     *,
     eta: float,
-    beta: float,
-    variance: float,
-    noise_ratio: float = 4.0,
     stop_correction_gradient: bool = True,
 ) -> Array:
     """Double Q-learning TD error whose target holds the expert correction (`J_exp`).
 
-    For an expert sample the action taken is the expert's, so the target gains
-    `eta w_n (1 - pi(a))`; for any other sample this is `double_q_td_error`.
+    The action taken in a demonstration is the expert's, so its target gains `eta w (1 - pi(a))`.
+    With a weight of 0 this is `double_q_td_error`.
 
     Args:
       q_tm1: Q-values of the state, `[A]`.
@@ -112,36 +108,19 @@ def bqfd_td_error(
       discount_t: discount, `[]`.
       q_t_value: Q-values of the next state that are bootstrapped from (target network), `[A]`.
       q_t_selector: Q-values of the next state that choose the action (online network), `[A]`.
-      is_expert: whether the sample is a demonstration's, `[]` bool.
-      visit_count: how often it was replayed, `[]`; ignored unless `is_expert`.
+      weight: variance of the Q-value if the expert took the action, else 0, `[]`; e.g. from
+        `posterior.expert_weight`.
       eta: Boltzmann parameter of the expert.
-      beta: pseudo-count of the prior in `posterior.visit_weight`.
-      variance: prior variance there.
-      noise_ratio: noise of a target there.
       stop_correction_gradient: treat the correction as the constant it is in a target.  False
         lets gradients through `pi(a)`, as the paper's formula literally reads.
 
     Returns:
       The TD error, `[]`.
     """
-    chex.assert_rank([is_expert, visit_count], 0)
-    return bqfd_path_td_error(
-        q_tm1,
-        a_tm1,
-        r_t,
-        discount_t,
-        q_t_value,
-        q_t_selector,
-        is_expert,
-        q_tm1[None],
-        jnp.asarray(a_tm1)[None],
-        jnp.ones((1,), q_tm1.dtype),
-        jnp.asarray(visit_count)[None],
-        eta=eta,
-        beta=beta,
-        variance=variance,
-        noise_ratio=noise_ratio,
-        stop_correction_gradient=stop_correction_gradient,
+    td_error = double_q_td_error(q_tm1, a_tm1, r_t, discount_t, q_t_value, q_t_selector)
+    correction = posterior.expert_correction(q_tm1, a_tm1, a_tm1, weight, eta=eta)
+    return td_error + (
+        jax.lax.stop_gradient(correction) if stop_correction_gradient else correction
     )
 
 
@@ -152,93 +131,72 @@ def bqfd_path_td_error(
     discount_t: Array,
     q_t_value: Array,
     q_t_selector: Array,
-    is_expert: Array,
-    q_path: Array,
-    a_path: Array,
-    discount_path: Array,
-    visit_count_path: Array,
+    weight: Array,
+    q_later: Array,
+    a_later: Array,
+    discount_later: Array,
+    weight_later: Array,
     *,
     eta: float,
-    beta: float,
-    variance: float,
-    noise_ratio: float = 4.0,
     stop_correction_gradient: bool = True,
 ) -> Array:
-    """`bqfd_td_error` whose target holds the corrections of the first K steps of an n-step return.
+    """`bqfd_td_error` over n steps, of which the first K are corrected and not the first alone.
 
     Args:
       q_tm1: Q-values of the first state, `[A]`.
       a_tm1: action taken there, `[]` integer.
-      r_t: (n-step) return, `[]`.
+      r_t: n-step return, `[]`.
       discount_t: product of discounts, `[]`.
       q_t_value: Q-values n steps on that are bootstrapped from (target network), `[A]`.
       q_t_selector: Q-values n steps on that choose the action (online network), `[A]`.
-      is_expert: whether the sample is a demonstration's, `[]` bool.
-      q_path: Q-values of the first K states, `[K, A]`; row 0 is the first state.
-      a_path: actions taken there, `[K]` integer.
-      discount_path: product of discounts before each step, `[K]`; 0 past the episode's end.
-      visit_count_path: how often each step was replayed, `[K]`; ignored unless `is_expert`.
+      weight: variance of the first Q-value, or 0, see `bqfd_td_error`, `[]`.
+      q_later: Q-values of steps 1 .. K-1, `[K - 1, A]`.
+      a_later: actions taken there, `[K - 1]` integer.
+      discount_later: product of discounts before each, `[K - 1]`; 0 past the episode's end.
+      weight_later: their variances, or 0, `[K - 1]`.
       eta: Boltzmann parameter of the expert.
-      beta: see `bqfd_td_error`, as for the following.
-      variance: prior variance.
-      noise_ratio: noise of a target.
       stop_correction_gradient: treat the corrections as constants.
 
     Returns:
       The TD error, `[]`.
     """
-    td_error = double_q_td_error(q_tm1, a_tm1, r_t, discount_t, q_t_value, q_t_selector)
-    weight = posterior.visit_weight(
-        visit_count_path, beta=beta, variance=variance, noise_ratio=noise_ratio
+    td_error = bqfd_td_error(
+        q_tm1,
+        a_tm1,
+        r_t,
+        discount_t,
+        q_t_value,
+        q_t_selector,
+        weight,
+        eta=eta,
+        stop_correction_gradient=stop_correction_gradient,
     )
-    # A weight of zero, rather than no correction: the count of a sample that is not the expert's
-    # may be anything and must not reach the gradient either.
-    weight = jnp.where(is_expert, weight, 0.0)
-    correction = posterior.path_correction(q_path, a_path, discount_path, weight, eta=eta)
-    if stop_correction_gradient:
-        correction = jax.lax.stop_gradient(correction)
-    return td_error + correction
+    later = posterior.path_correction(q_later, a_later, discount_later, weight_later, eta=eta)
+    return td_error + (jax.lax.stop_gradient(later) if stop_correction_gradient else later)
 
 
-def expert_likelihood_loss(
-    q_tm1: Array,
-    a_tm1: Array,
-    is_expert: Array,
-    visit_count: Array,
-    *,
-    eta: float,
-    beta: float,
-    variance: float,
-    noise_ratio: float = 4.0,
-) -> Array:
-    """`-w_n log pi(a)`, whose descent corrects the values of all actions as Algorithm 1 does.
+def expert_likelihood_loss(q: Array, expert_a: Array, weight: Array, *, eta: float) -> Array:
+    """`-w log pi(a)`, whose descent corrects the values of all actions as Algorithm 1 does.
 
     Its gradient is minus the correction, `eta w (1[b = a] - pi(b))`, for every action b.  For the
     action taken that is what `bqfd_td_error` adds to the target of a squared loss; the others are
-    corrected here only.  With it an expert who does now one thing and now another in states that
-    look alike is matched in how often it does either: `Q(a) = target(a) + eta w (1 - pi(a) / f(a))`
-    where it takes `a` with frequency `f(a)`.  With the target's correction alone it is
+    corrected only here.  Say an expert does now one thing and now another in states that look
+    alike, and takes `a` with frequency `f(a)`.  This loss matches it in how often it does either:
+    `Q(a) = target(a) + eta w (1 - pi(a) / f(a))`.  With the target's correction alone it is
     `Q(a) = target(a) + eta w (1 - pi(a))` whatever the frequency, so that what the expert does
     rarely is praised as much as what it does often.
 
     Args:
-      q_tm1: Q-values of the state, `[A]`.
-      a_tm1: action the expert took, `[]` integer.
-      is_expert: whether the sample is a demonstration's, `[]` bool.
-      visit_count: how often it was replayed, `[]`; ignored unless `is_expert`.
+      q: Q-values of the state, `[A]`.
+      expert_a: action the expert took, `[]` integer.
+      weight: variance of the Q-value, or 0 if the action is not the expert's, `[]`.
       eta: Boltzmann parameter of the expert.
-      beta: see `bqfd_td_error`, as for the following.
-      variance: prior variance.
-      noise_ratio: noise of a target.
 
     Returns:
-      The loss, `[]`; 0 unless `is_expert`.
+      The loss, `[]`.
     """
-    weight = posterior.visit_weight(
-        visit_count, beta=beta, variance=variance, noise_ratio=noise_ratio
-    )
-    weight = jnp.where(is_expert, weight, 0.0)
-    return -weight * posterior.expert_log_likelihood(q_tm1, a_tm1, eta=eta)
+    chex.assert_rank(weight, 0)
+    return -weight * posterior.expert_log_likelihood(q, expert_a, eta=eta)
 
 
 def large_margin_loss(q: Array, expert_a: Array, *, margin: float) -> Array:

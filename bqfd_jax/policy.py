@@ -13,14 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from bqfd_jax import networks
-from bqfd_jax.files import DemonstrationError, read_npz, write_npz_atomic
+from bqfd_jax.agents.config import AgentConfig, BootstrappedConfig
+from bqfd_jax.files import FileError, read_npz, write_npz
 from bqfd_jax.networks import Network
-from bqfd_jax.types import Array, Params
+from bqfd_jax.types import Array, HostEnvironment, Params
 
 _FORMAT = 1
 
 
-class PolicyError(ValueError):
+class PolicyError(FileError):
     """A policy cannot be saved, loaded or asked that; the message says why."""
 
 
@@ -34,10 +35,15 @@ class Policy:
     frame_shape: tuple[int, ...]
     frame_dtype: np.dtype
     stack: int = 1  # frames per observation
-    # What `networks.for_observation` needs to make the network again, beside the fields above, and
-    # of an ensemble its `size` and `prior_scale`.  None, or with `own`: the network is someone's
-    # own.
+    # What the network was made with beside the fields above, see `described_network`.  None, or with
+    # `own`: the network is somebody's own.
     made_with: dict[str, Any] | None = None
+    environment: str = ""  # what it was trained in
+    preprocessing: dict[str, Any] | None = None  # how that environment makes its frames, if it says
+
+    def __repr__(self) -> str:
+        seen = f"{self.frame_dtype}{[self.stack, *self.frame_shape]}"
+        return f"Policy({self.environment or 'unknown'}: {seen} -> {self.num_actions} actions)"
 
     def q_values(self, observations: Any) -> Array:
         """Q-values `[L, A]` of observations as `act` takes them."""
@@ -94,6 +100,49 @@ def _mean_q(apply: Callable[[Params, Array], Array], params: Params, observation
     return jnp.mean(q, axis=1) if q.ndim == 3 else q
 
 
+def make_policy(
+    env: HostEnvironment,
+    network: Network,
+    made_with: dict[str, Any] | None,
+    config: AgentConfig,
+    params: Params,
+    *,
+    stack: int = 1,
+) -> Policy:
+    """The policy of an agent that was trained in an environment.
+
+    Args:
+      env: the environment.
+      network: what the agent was made with; of an ensemble, one member.
+      made_with: see `Policy`.
+      config: the agent's.
+      params: what it learnt.
+      stack: frames per observation.
+    """
+    if isinstance(config, BootstrappedConfig):
+        members = {"size": config.ensemble_size, "prior_scale": config.prior_scale}
+        network = networks.ensemble(network, members["size"], prior_scale=members["prior_scale"])
+        made_with = ({"own": True} if made_with is None else made_with) | members
+    return Policy(
+        network=network,
+        params=params,
+        made_with=made_with,
+        environment=getattr(env, "name", type(env).__name__),
+        preprocessing=getattr(env, "preprocessing", None),
+        **seen_shape(env, stack),
+    )
+
+
+def seen_shape(env: HostEnvironment, stack: int) -> dict[str, Any]:
+    """The fields of a `Policy` that say what it sees and does."""
+    return {
+        "num_actions": env.num_actions,
+        "frame_shape": tuple(env.frame_shape),
+        "frame_dtype": np.dtype(env.frame_dtype),
+        "stack": stack,
+    }
+
+
 def save_policy(policy: Policy, path: str | os.PathLike[str]) -> None:
     """Writes a policy as `.npz`; `path` holds the old file or all of the new, never less."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(policy.params)
@@ -105,10 +154,12 @@ def save_policy(policy: Policy, path: str | os.PathLike[str]) -> None:
         "frame_dtype": policy.frame_dtype.name,
         "stack": policy.stack,
         "made_with": policy.made_with,
+        "environment": policy.environment,
+        "preprocessing": policy.preprocessing,
         "params": [jax.tree_util.keystr(keys) for keys, _ in leaves],
     }
     arrays = {f"param_{i}": np.asarray(leaf) for i, (_, leaf) in enumerate(leaves)}
-    write_npz_atomic(path, meta=np.array(json.dumps(meta)), **arrays)
+    write_npz(path, meta=np.array(json.dumps(meta)), **arrays)
 
 
 def load_policy(path: str | os.PathLike[str], *, network: Any = None) -> Policy:
@@ -135,8 +186,9 @@ def load_policy(path: str | os.PathLike[str], *, network: Any = None) -> Policy:
             "stack": int(meta["stack"]),
         }
         names, made_with = list(meta["params"]), meta["made_with"]
+        told = {name: meta[name] for name in ("environment", "preprocessing")}
         stored = [arrays[f"param_{i}"] for i in range(len(names))]
-    except (DemonstrationError, KeyError, TypeError, json.JSONDecodeError) as error:
+    except (FileError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise PolicyError(f"{path} is no policy: {error}") from error
     if network is not None:
         network = own_network(network, **shape)
@@ -145,9 +197,9 @@ def load_policy(path: str | os.PathLike[str], *, network: Any = None) -> Policy:
     elif made_with is None or "own" in made_with:
         raise PolicyError(f"{path} was trained with a network of one's own: give it (network)")
     else:
-        network = chosen_network(made_with, **shape)
+        network = described_network(made_with, **shape)
     params = _fill(path, network, dict(zip(names, stored, strict=True)), shape)
-    return Policy(network=network, params=params, made_with=made_with, **shape)
+    return Policy(network=network, params=params, made_with=made_with, **shape, **told)
 
 
 def _fill(
@@ -179,7 +231,7 @@ def example(
     return jax.ShapeDtypeStruct((1, stack, *frame_shape), frame_dtype)
 
 
-def chosen_network(
+def described_network(
     made_with: dict[str, Any],
     *,
     num_actions: int,
@@ -187,11 +239,16 @@ def chosen_network(
     frame_dtype: Any,
     stack: int,
 ) -> Network:
-    """The network of `networks.for_observation`, as an ensemble if `made_with` has a size."""
-    options = {name: made_with[name] for name in ("hidden", "scale") if name in made_with}
-    network = networks.for_observation(
-        frame_shape, frame_dtype, num_actions, stack=stack, **options
-    )
+    """The network that a policy file describes, as an ensemble if `made_with` has a size."""
+    if "torso" in made_with:
+        network = networks.atari_network(
+            num_actions, hidden=made_with["hidden"], torso=made_with["torso"]
+        )
+    else:
+        options = {name: made_with[name] for name in ("hidden", "scale") if name in made_with}
+        network = networks.for_observation(
+            frame_shape, frame_dtype, num_actions, stack=stack, **options
+        )
     return _as_ensemble(network, made_with)
 
 

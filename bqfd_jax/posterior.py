@@ -75,6 +75,28 @@ def visit_weight(count: Array, *, beta: float, variance: float, noise_ratio: flo
     return variance * (beta**2 + noise_ratio * n) / (beta + n) ** 2
 
 
+def expert_weight(
+    is_expert: Array, count: Array, *, beta: float, variance: float, noise_ratio: float = 4.0
+) -> Array:
+    """`visit_weight` of samples that are the expert's, and 0 of all others.
+
+    A weight of 0, rather than no correction: the count of another sample may be anything, and must
+    not reach the gradient either.
+
+    Args:
+      is_expert: whether a sample comes from a demonstration, bool that broadcasts to `count`.
+      count: see `visit_weight`, as for the following.
+      beta: pseudo-count of the prior.
+      variance: variance of the prior.
+      noise_ratio: variance of one target as a multiple of `variance`.
+
+    Returns:
+      Weights of `count`'s shape.
+    """
+    weight = visit_weight(count, beta=beta, variance=variance, noise_ratio=noise_ratio)
+    return jnp.where(is_expert, weight, 0.0)
+
+
 def expert_correction(
     q_tm1: Array, a_tm1: Array, expert_a_tm1: Array, weight: Array, *, eta: float
 ) -> Array:
@@ -101,7 +123,7 @@ def expert_correction(
 
 
 def path_correction(q: Array, a: Array, discount: Array, weight: Array, *, eta: float) -> Array:
-    """Expert corrections of the first K steps of an expert's path, as one n-step target holds them.
+    """Expert corrections of K steps of an expert's path, as one n-step target holds them.
 
     If every Bellman target on the way holds its own correction `c_k`, unrolling the recursion
     leaves `sum_k discount_k c_k`, where `discount_k` is the product of the discounts before step k.
@@ -135,3 +157,23 @@ def off_policy_weight(q_tm1: Array, a_tm1: Array, *, eta: float, zeta: float) ->
     """
     # Not pi ** zeta, whose gradient is infinite where pi underflows.
     return jnp.exp(zeta * expert_log_likelihood(q_tm1, a_tm1, eta=eta))
+
+
+def path_off_policy_weight(
+    q: Array, a: Array, discount: Array, *, eta: float, zeta: float
+) -> Array:
+    """Loss weight of an expert's path: the product of `off_policy_weight` over its K steps.
+
+    Args:
+      q: Q-values of the K states, `[K, A]`.
+      a: actions taken, `[K]` integer.
+      discount: `[K]`; where it is 0 the episode is over, and there is no choice to explain.
+      eta: Boltzmann parameter of the policy.
+      zeta: power of each step's probability.
+
+    Returns:
+      A weight in [0, 1], `[]`.
+    """
+    chex.assert_rank([q, a, discount], [2, 1, 1])
+    weights = jax.vmap(functools.partial(off_policy_weight, eta=eta, zeta=zeta))(q, a)
+    return jnp.prod(jnp.where(discount > 0, weights, 1.0))

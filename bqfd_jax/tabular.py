@@ -4,14 +4,15 @@ A whole run is one function of a key, so seeds and hyper-parameters are a vmap.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bqfd_jax import posterior
+from bqfd_jax import checks, posterior
+from bqfd_jax.checks import is_traced
 from bqfd_jax.types import Array
 
 Correction = Literal["target", "posterior", "none"]
@@ -104,19 +105,10 @@ def run(
       ValueError: shapes that do not fit, or values out of range (unless traced).
     """
     problem, demonstrations = check(problem, demonstrations)
-    _check_numbers(
-        episodes=episodes,
-        eta=eta,
-        beta=beta,
-        variance=variance,
-        noise_ratio=noise_ratio,
-        gamma=gamma,
-        epsilon=epsilon,
-    )
-    if correction not in ("target", "posterior", "none"):
-        raise ValueError(
-            f"correction is {correction!r}, but must be 'target', 'posterior' or 'none'"
-        )
+    checks.at_least(1, episodes=episodes)
+    checks.at_least(0, eta=eta, beta=beta, variance=variance, noise_ratio=noise_ratio)
+    checks.within(0, 1, gamma=gamma, epsilon=epsilon)
+    checks.one_of(get_args(Correction), correction=correction)
     if replay_demonstrations and demonstrations is None:
         raise ValueError("replay_demonstrations needs demonstrations")
     horizon = problem.rewards.shape[0]
@@ -259,9 +251,9 @@ def check(
                 f"{name} have shape {array.shape}, but must be {shape} for rewards of "
                 f"{rewards.shape}"
             )
-        if not _traced(array):
+        if not is_traced(array):
             _check_probabilities(name, array)
-    if not _traced(rewards) and not np.isfinite(rewards).all():
+    if not is_traced(rewards) and not np.isfinite(rewards).all():
         raise ValueError("rewards must be finite")
     if demonstrations is None:
         return problem, None
@@ -282,7 +274,7 @@ def check(
             )
         if array.dtype.kind not in "iu":
             raise ValueError(f"demonstrated {name} are {array.dtype}, but must be integers")
-        if _traced(array) or not array.size:
+        if is_traced(array) or not array.size:
             continue
         if array.min() < least or array.max() > most:
             wrong = array[(array < least) | (array > most)][0]
@@ -303,21 +295,4 @@ def _check_probabilities(name: str, array: np.ndarray) -> None:
 
 
 def _as_array(values: Any) -> Array:
-    return values if _traced(values) else np.asarray(values)
-
-
-def _check_numbers(**numbers: Any) -> None:
-    least = {"episodes": 1}
-    most = {"gamma": 1, "epsilon": 1}
-    for name, value in numbers.items():
-        if _traced(value):
-            continue
-        values = np.asarray(value)
-        if not np.isfinite(values).all() or (values < least.get(name, 0)).any():
-            raise ValueError(f"{name} is {value}, but must be at least {least.get(name, 0)}")
-        if (values > most.get(name, np.inf)).any():
-            raise ValueError(f"{name} is {value}, but must be at most {most[name]}")
-
-
-def _traced(tree: Any) -> bool:
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+    return values if is_traced(values) else np.asarray(values)

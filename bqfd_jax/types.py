@@ -3,6 +3,9 @@
 Letters: `B` batch, `L` environment lanes, `R` replay rows, `E` demonstration rows, `S` frames in
 a stack, `K` steps of a path, `A` actions.  Subscripts follow rlax: `_tm1` is the state an action
 was taken in, `_t` what came of it, and `discount` holds both gamma and termination.
+
+A function that draws at random takes its key as the FIRST argument, as jax.random does, and
+consumes it.  (Where a function is bound with functools.partial, the first that is left.)
 """
 
 from collections.abc import Callable
@@ -91,8 +94,8 @@ class LossOutput:
 class Environment(NamedTuple):
     """A jnp environment as a bundle of pure functions; `params` is what may vary under vmap."""
 
-    reset: Callable[[Any, Array], tuple[Any, Array]]  # (params, key) -> (state, observation)
-    step: Callable[[Any, Any, Array, Array], tuple[Any, EnvStep]]  # (params, state, action, key)
+    reset: Callable[[Array, Any], tuple[Any, Array]]  # (key, params) -> (state, observation)
+    step: Callable[[Array, Any, Any, Array], tuple[Any, EnvStep]]  # (key, params, state, action)
     frame_shape: tuple[int, ...]
     frame_dtype: Any
     num_actions: int

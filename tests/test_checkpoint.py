@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -19,9 +20,20 @@ import optax
 import pytest
 
 import bqfd_jax
-from bqfd_jax.runs import checkpoint
+from bqfd_jax.runs import checkpoint, checkpoint_items
 from bqfd_jax.runs.checkpoint import Checkpointer, CheckpointError
 from bqfd_jax.types import LearnerState
+
+
+class OneItem(Checkpointer):
+    """Saves and restores a single tree, for tests that are not about items."""
+
+    def save(self, step, tree):
+        return super().save(step, {"state": tree})
+
+    def restore(self, template):
+        found = super().restore({"state": template})
+        return found and (found[0], found[1]["state"])
 
 
 class Counters(NamedTuple):
@@ -98,7 +110,7 @@ def scrambled(tree):
 @pytest.mark.parametrize("compress", [True, False])
 def test_everything_comes_back_bit_for_bit(tmp_path, compress):
     state = rich_state()
-    saver = Checkpointer(tmp_path / "deep" / "er", compress=compress)
+    saver = OneItem(tmp_path / "deep" / "er", compress=compress)
     saver.save(12, state)
     step, restored = saver.restore(scrambled(state))
     assert step == 12
@@ -113,15 +125,15 @@ def test_shapes_are_template_enough(tmp_path):
     # 64-bit numpy leaves are not what `eval_shape` says they are.
     del state["counters"], state["float64"], state["empty_numpy"]
     state["python"] = (True, 5, 0.5)
-    saver = Checkpointer(tmp_path)
+    saver = OneItem(tmp_path)
     saver.save(0, state)
     _, restored = saver.restore(jax.eval_shape(lambda: state))
     assert_identical(restored, jax.tree.map(lambda x: x[...], jax.jit(lambda: state)()))
 
 
 def test_large_arrays_are_cut_and_joined(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "_BLOCK_BYTES", 100)
-    monkeypatch.setattr(checkpoint, "_GROUP_BYTES", 250)
+    monkeypatch.setattr(checkpoint_items, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr(checkpoint_items, "_GROUP_BYTES", 250)
     state = {
         # 13 rows of 30 bytes: a last block that is shorter than the others.
         "jax": jax.random.bits(jax.random.key(0), (13, 30), jnp.uint8),
@@ -129,14 +141,14 @@ def test_large_arrays_are_cut_and_joined(tmp_path, monkeypatch):
         "long_rows": jnp.arange(300.0).reshape(3, 100),
         "flags": jnp.arange(1001) % 3 == 0,
     }
-    saver = Checkpointer(tmp_path)
+    saver = OneItem(tmp_path)
     path = saver.save(0, state)
-    assert len(list(path.glob("arrays-*"))) > 3
+    assert len(list(path.glob("state/arrays-*"))) > 3
     assert_identical(saver.restore(state)[1], state)
 
 
 def test_restored_numpy_arrays_are_their_own(tmp_path):
-    saver = Checkpointer(tmp_path)
+    saver = OneItem(tmp_path)
     template = {"a": np.zeros(3)}
     saver.save(0, {"a": np.ones(3)})
     restored = saver.restore(template)[1]
@@ -146,19 +158,19 @@ def test_restored_numpy_arrays_are_their_own(tmp_path):
 
 
 def test_a_tree_without_arrays(tmp_path):
-    saver = Checkpointer(tmp_path)
+    saver = OneItem(tmp_path)
     saver.save(3, {"n": 4, "none": None})
     assert saver.restore({"n": 0, "none": None}) == (3, {"n": 4, "none": None})
 
 
 def test_nothing_saved_yet(tmp_path):
-    assert Checkpointer(tmp_path / "absent").restore(small_state(0)) is None
-    assert Checkpointer(tmp_path / "absent").steps() == []
+    assert OneItem(tmp_path / "absent").restore(small_state(0)) is None
+    assert OneItem(tmp_path / "absent").steps() == []
     assert not (tmp_path / "absent").exists()
 
 
 def test_keeps_the_last_k(tmp_path):
-    saver = Checkpointer(tmp_path, keep=2)
+    saver = OneItem(tmp_path, keep=2)
     (tmp_path / "notes.txt").write_text("mine")
     for step in (5, 10, 1000, 15):
         saver.save(step, small_state(step))
@@ -172,16 +184,16 @@ def test_keeps_the_last_k(tmp_path):
 
 
 def test_keep_one(tmp_path):
-    saver = Checkpointer(tmp_path, keep=1)
+    saver = OneItem(tmp_path, keep=1)
     for step in (1, 2):
         saver.save(step, small_state(step))
     assert saver.steps() == [2]
     with pytest.raises(ValueError, match="keep"):
-        Checkpointer(tmp_path, keep=0)
+        OneItem(tmp_path, keep=0)
 
 
 def largest_file(path):
-    return max((p for p in path.glob("arrays-*/**/*") if p.is_file()), key=os.path.getsize)
+    return max((p for p in path.glob("**/arrays-*/**/*") if p.is_file()), key=os.path.getsize)
 
 
 def flip_byte(path):
@@ -230,11 +242,14 @@ def replace_by_file(path):
 def resign_with_garbage(path):
     """Checksums that fit, arrays that orbax cannot read."""
     largest_file(path).write_bytes(b"garbage")
-    metadata = path / "arrays-000" / "_METADATA"
+    metadata = path / "state" / "arrays-000" / "_METADATA"
     metadata.write_text("{}")
     file = path / "manifest.json"
     body = json.loads(file.read_text())["body"]
-    body["files"] = {name: checkpoint._checksum(path / name) for name in body["files"]}
+    item = body["items"]["state"]
+    item["files"] = {
+        name: checkpoint_items.checksum(path / "state" / name) for name in item["files"]
+    }
     file.write_text(json.dumps({"body": body, "crc32": checkpoint._body_checksum(body)}))
     return "orbax cannot read it"
 
@@ -253,7 +268,7 @@ DAMAGES = [
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_falls_back_and_says_so(tmp_path, damage):
-    saver = Checkpointer(tmp_path, keep=3)
+    saver = OneItem(tmp_path, keep=3)
     paths = [saver.save(step, small_state(step)) for step in (0, 1, 2)]
     wrong = damage(paths[2])
     with pytest.warns(UserWarning, match="skipped checkpoint") as caught:
@@ -269,7 +284,7 @@ def test_damage_falls_back_and_says_so(tmp_path, damage):
 
 def test_all_damaged_is_an_error(tmp_path):
     messages = []
-    saver = Checkpointer(tmp_path, on_skip=messages.append)
+    saver = OneItem(tmp_path, on_skip=messages.append)
     paths = [saver.save(step, small_state(step)) for step in (1, 2)]
     wrongs = [flip_byte(paths[0]), remove_file(paths[1])]
     with pytest.raises(CheckpointError, match="is whole") as caught:
@@ -279,7 +294,7 @@ def test_all_damaged_is_an_error(tmp_path):
 
 
 def test_known_damage_takes_no_place(tmp_path):
-    saver = Checkpointer(tmp_path, keep=2, on_skip=lambda message: None)
+    saver = OneItem(tmp_path, keep=2, on_skip=lambda message: None)
     paths = [saver.save(step, small_state(step)) for step in (1, 2)]
     flip_byte(paths[1])
     assert saver.restore(small_state(0))[0] == 1
@@ -289,7 +304,7 @@ def test_known_damage_takes_no_place(tmp_path):
 
 def test_half_written_checkpoint_is_passed_over_and_cleaned(tmp_path):
     messages = []
-    saver = Checkpointer(tmp_path, on_skip=messages.append)
+    saver = OneItem(tmp_path, on_skip=messages.append)
     leftover = tmp_path / "tmp-000000-step-1"
     leftover.mkdir()
     assert saver.restore(small_state(0)) is None
@@ -323,7 +338,7 @@ def test_half_written_checkpoint_is_passed_over_and_cleaned(tmp_path):
     ],
 )
 def test_another_configuration_is_an_error_not_damage(tmp_path, change, expected):
-    saver = Checkpointer(tmp_path)
+    saver = OneItem(tmp_path)
     saver.save(1, small_state(1))
     path = saver.save(2, small_state(2))
     with warnings.catch_warnings():
@@ -335,14 +350,14 @@ def test_another_configuration_is_an_error_not_damage(tmp_path, change, expected
 
 
 def test_other_key_kind_is_a_mismatch(tmp_path):
-    saver = Checkpointer(tmp_path)
+    saver = OneItem(tmp_path)
     saver.save(1, jax.random.key(0))
-    with pytest.raises(CheckpointError, match=r"\(root\): stored key<fry>"):
+    with pytest.raises(CheckpointError, match=r"state: stored key<fry>"):
         saver.restore(jax.random.key(0, impl="rbg"))
 
 
 def test_what_cannot_be_stored_is_refused(tmp_path):
-    saver = Checkpointer(tmp_path)
+    saver = OneItem(tmp_path)
     with pytest.raises(CheckpointError, match=r"\['name'\] is a str"):
         saver.save(0, {"name": "pong"})
     with pytest.raises(CheckpointError, match=r"\['a'\] is a ndarray"):
@@ -351,7 +366,7 @@ def test_what_cannot_be_stored_is_refused(tmp_path):
 
 
 def test_full_disk_while_syncing(tmp_path, monkeypatch):
-    saver = Checkpointer(tmp_path, keep=1)
+    saver = OneItem(tmp_path, keep=1)
     saver.save(1, small_state(1))
 
     def full(descriptor):
@@ -367,7 +382,7 @@ def test_full_disk_while_syncing(tmp_path, monkeypatch):
 
 
 def test_whole_before_it_is_named_and_old_ones_go_last(tmp_path, monkeypatch):
-    saver = Checkpointer(tmp_path, keep=1)
+    saver = OneItem(tmp_path, keep=1)
     old = saver.save(1, small_state(1))
     moves = []
     rename = os.rename
@@ -375,7 +390,9 @@ def test_whole_before_it_is_named_and_old_ones_go_last(tmp_path, monkeypatch):
     def watched(source, target):
         if Path(source).parent == tmp_path:
             moves.append((Path(source).name, Path(target).name))
-            assert checkpoint._verified_manifest(Path(source))["step"] in (1, 2)
+            manifest = checkpoint._read_manifest(Path(source))
+            assert manifest["step"] in (1, 2)
+            checkpoint_items.verify_item(Path(source, "state"), manifest["items"]["state"])
             assert old.exists()
         rename(source, target)
 
@@ -388,7 +405,7 @@ def test_whole_before_it_is_named_and_old_ones_go_last(tmp_path, monkeypatch):
 
 
 def test_failed_write_inside_orbax(tmp_path):
-    saver = Checkpointer(tmp_path, keep=1, compress=False)
+    saver = OneItem(tmp_path, keep=1, compress=False)
     saver.save(1, small_state(1))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
@@ -408,7 +425,8 @@ import numpy as np
 from bqfd_jax.runs.checkpoint import Checkpointer
 saver = Checkpointer(sys.argv[1], keep=2, on_skip=lambda message: None)
 def state(step):
-    return {"x": np.full(300_000, step), "y": np.random.default_rng(step).random(100_000)}
+    x, y = np.full(300_000, step), np.random.default_rng(step).random(100_000)
+    return {"state": {"x": x, "y": y}}
 found = saver.restore(state(0))
 step = 0 if found is None else found[0]
 while True:
@@ -440,9 +458,85 @@ def test_kill_in_the_middle_of_saving(tmp_path):
             child.kill()
             acknowledged += child.stdout.readlines()
         leftovers += len(list(directory.glob("tmp-*")))
-        step, state = Checkpointer(directory, on_skip=lambda message: None).restore(template)
+        step, state = OneItem(directory, on_skip=lambda message: None).restore(template)
         assert step >= int(acknowledged[-1])
         np.testing.assert_array_equal(state["x"], step)
         np.testing.assert_array_equal(state["y"], np.random.default_rng(step).random(100_000))
     # Otherwise no kill came in the middle of anything, and the test shows nothing.
     assert leftovers > 0
+
+
+# --- Items ---
+
+
+def two_items(value):
+    big = np.arange(1000) + value
+    return {"learner": small_state(value), "replay": {"frame": big}, "run": {"seconds": 0.5}}
+
+
+def test_items_come_back_by_name_in_the_order_asked_for(tmp_path):
+    saver = Checkpointer(tmp_path)
+    path = saver.save(7, two_items(3))
+    assert sorted(file.name for file in path.iterdir()) == [
+        "learner", "manifest.json", "replay", "run"
+    ]  # fmt: skip
+    templates = {name: two_items(0)[name] for name in ("run", "learner")}
+    step, found = saver.restore(templates)
+    assert step == 7
+    assert list(found) == ["run", "learner"]
+    assert_identical(found["learner"], small_state(3))
+    assert found["run"] == {"seconds": 0.5}
+    assert_identical(saver.restore(two_items(0))[1], two_items(3))
+
+
+@pytest.mark.parametrize("damage", [flip_byte, truncate, remove_file, shutil.rmtree])
+def test_the_learner_comes_back_whatever_became_of_the_replay(tmp_path, damage):
+    messages = []
+    saver = Checkpointer(tmp_path, on_skip=messages.append)
+    paths = [saver.save(step, two_items(step)) for step in (1, 2)]
+    damage(paths[1] / "replay")
+    step, found = saver.restore({"learner": small_state(0)})
+    assert (step, messages) == (2, [])
+    assert_identical(found["learner"], small_state(2))
+    both = {name: two_items(0)[name] for name in ("learner", "replay")}
+    step, found = saver.restore(both)
+    assert step == 1
+    assert_identical(found["learner"], small_state(1))
+    np.testing.assert_array_equal(found["replay"]["frame"], np.arange(1000) + 1)
+    [message] = messages
+    assert f"skipped checkpoint {paths[1]}: replay/" in message
+
+
+def test_files_of_items_not_asked_for_are_not_opened(tmp_path, monkeypatch):
+    saver = Checkpointer(tmp_path)
+    saver.save(1, two_items(1))
+    opened = []
+    checksum = checkpoint_items.checksum
+    monkeypatch.setattr(
+        checkpoint_items, "checksum", lambda path: opened.append(path) or checksum(path)
+    )
+    saver.restore({"learner": small_state(0)})
+    assert opened
+    assert all("learner" in path.relative_to(tmp_path).parts for path in opened)
+
+
+def test_an_item_that_is_not_there_is_an_error_not_damage(tmp_path):
+    saver = Checkpointer(tmp_path, on_skip=pytest.fail)
+    saver.save(1, two_items(1))
+    saver.save(2, {"learner": small_state(2), "run": {"seconds": 1.0}})
+    with pytest.raises(CheckpointError, match=r"step-2 has no item replay, only learner, run"):
+        saver.restore(two_items(0))
+
+
+def test_a_difference_names_the_item(tmp_path):
+    saver = Checkpointer(tmp_path)
+    saver.save(1, two_items(1))
+    with pytest.raises(CheckpointError, match=r"replay\['frame'\]: stored int64\[1000\]"):
+        saver.restore({"replay": {"frame": np.zeros(3)}})
+
+
+@pytest.mark.parametrize("name", ["", "../up", "Replay", "a b", ".hidden", "manifest.json"])
+def test_names_of_items_are_words(tmp_path, name):
+    with pytest.raises(ValueError, match="must be a lower-case word"):
+        Checkpointer(tmp_path).save(1, {name: small_state(1)})
+    assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bqfd_jax import demos
-from bqfd_jax.demos import replaying
+from bqfd_jax.demos import playback
 from bqfd_jax.envs import atari
 from bqfd_jax.replay import check_demonstrations
 
@@ -311,13 +311,13 @@ def test_names_that_are_not_there():
 def count_replays(monkeypatch):
     """A list that grows by one with every demonstration that is really played."""
     calls = []
-    real = replaying.replay
+    real = playback.replay
 
     def counted(*args, **kwargs):
         calls.append(kwargs)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(replaying, "replay", counted)
+    monkeypatch.setattr(playback, "replay", counted)
     return calls
 
 
@@ -348,7 +348,7 @@ def test_the_cache_does_not_mix_things_up(tmp_path, count_replays, monkeypatch, 
     if "version" in change:
         monkeypatch.setattr(atari, "envpool_version", lambda: change["version"])
     if "format" in change:
-        monkeypatch.setattr(replaying, "_CACHE_FORMAT", change["format"])
+        monkeypatch.setattr(playback, "_CACHE_FORMAT", change["format"])
     switches = {name: value for name, value in change.items() if value is False}
     changed = beginning(actions=actions)
     rows = demos.replay_cached(changed, gamma=0.9, cache_dir=tmp_path, **switches)

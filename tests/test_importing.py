@@ -16,7 +16,7 @@ from bqfd_jax.demos import importing
 from bqfd_jax.demos.importing import actions as console
 from bqfd_jax.demos.importing import screens
 from bqfd_jax.envs import ale
-from experiments.demos.__main__ import __main__ as command
+from experiments.demos import __main__ as command
 
 NOOP, FIRE, UP, RIGHT, LEFT = range(5)
 UPFIRE, RIGHTFIRE = 10, 11

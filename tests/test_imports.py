@@ -16,7 +16,7 @@ EXPERIMENTS = ROOT / "experiments"
 
 # A part may import parts of earlier layers, never of later ones.
 LAYERS = (
-    ("types",),
+    ("types", "checks", "files"),
     ("posterior", "losses", "exploration", "networks", "replay", "envs", "gekf", "tabular"),
     ("agents",),
     ("training", "checkpoint", "metrics", "plots", "video", "demos", "statistics"),

@@ -18,7 +18,7 @@ from bqfd_jax.agents import BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnCo
 from bqfd_jax.demos import DemonstrationError, load, save
 from bqfd_jax.envs.gymnasium import GymVector
 from bqfd_jax.envs.host import HostEnvironmentError
-from bqfd_jax.files import write_npz_atomic
+from bqfd_jax.files import write_npz
 from bqfd_jax.policy import Policy, PolicyError, load_policy, save_policy
 
 
@@ -340,9 +340,9 @@ def test_files_that_are_no_policy(tmp_path):
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files}
     meta = json.loads(str(arrays["meta"][()]))
-    write_npz_atomic(path, **arrays | {"meta": np.array(json.dumps(meta | {"num_actions": 3}))})
+    write_npz(path, **arrays | {"meta": np.array(json.dumps(meta | {"num_actions": 3}))})
     with pytest.raises(PolicyError, match=r"does not fit the network: .*advantage"):
         load_policy(path)
-    write_npz_atomic(path, **arrays | {"meta": np.array(json.dumps(meta | {"kind": "frames"}))})
+    write_npz(path, **arrays | {"meta": np.array(json.dumps(meta | {"kind": "frames"}))})
     with pytest.raises(PolicyError, match="is a frames"):
         load_policy(path)

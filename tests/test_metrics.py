@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bqfd_jax.runs.metrics import MetricsWriter, read_jsonl, write_json_atomic
+from bqfd_jax.runs.metrics import MetricsWriter, read_jsonl
 
 
 def strict_loads(text):
@@ -193,31 +193,3 @@ def test_without_tensorboardx_the_error_says_what_to_install(tmp_path, monkeypat
         MetricsWriter(path, tensorboard_dir=tmp_path / "tb")
     assert not path.exists()
     MetricsWriter(path).close()
-
-
-def test_json_file_is_replaced_whole(tmp_path):
-    path = tmp_path / "summary.json"
-    write_json_atomic(path, {"return": np.float32(1.5), "curve": jnp.arange(3), "bad": np.nan})
-    assert strict_loads(path.read_text()) == {"return": 1.5, "curve": [0, 1, 2], "bad": None}
-    write_json_atomic(str(path), [1])
-    assert strict_loads(path.read_text()) == [1]
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("failure", ["serialisation", "fsync", "rename"])
-def test_json_file_survives_a_failure(tmp_path, monkeypatch, failure):
-    path = tmp_path / "summary.json"
-    write_json_atomic(path, {"old": 1})
-
-    def full(*args):
-        raise OSError("full")
-
-    if failure == "serialisation":
-        with pytest.raises(TypeError, match=r"\['b'\] is a object"):
-            write_json_atomic(path, {"a": 1, "b": object()})
-    else:
-        monkeypatch.setattr(os, "fsync" if failure == "fsync" else "replace", full)
-        with pytest.raises(OSError, match="full"):
-            write_json_atomic(path, {"new": 2})
-    assert strict_loads(path.read_text()) == {"old": 1}
-    assert list(tmp_path.iterdir()) == [path]

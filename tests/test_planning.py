@@ -11,7 +11,7 @@ from bqfd_jax import demos
 from bqfd_jax.demos.making import planning, shaping
 from bqfd_jax.envs import ale, atari
 from bqfd_jax.runs.folder import RunError, StopRequested, UsageError
-from experiments.demos.__main__ import plan as demos_plan
+from experiments.demos import plan as demos_plan
 from experiments.demos.plan import PlanConfig
 
 PLAIN = shaping.Shaping()
@@ -218,7 +218,7 @@ def test_skill_means_more_of_everything():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"skill": -0.1}, r"skill is -0\.1, but must lie in 0 \.\. 1"),
+        ({"skill": -0.1}, r"skill is -0\.1, but must be in \[0, 1\]"),
         ({"skill": 1.01}, "skill is"),
         ({"skill": float("nan")}, "skill is nan"),
         ({"steps": 0}, "steps is 0"),

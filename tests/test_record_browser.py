@@ -10,7 +10,7 @@ import pytest
 
 from bqfd_jax import demos
 from bqfd_jax.demos.making import recording
-from experiments.demos.__main__ import server as record_server
+from experiments.demos import server as record_server
 from experiments.demos.files import Files
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

@@ -20,11 +20,12 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from bqfd_jax import demos
-from bqfd_jax.demos import DemonstrationError, recording
+from bqfd_jax.demos import DemonstrationError
+from bqfd_jax.demos.making import recording
 from bqfd_jax.envs import ale
 from bqfd_jax.runs.folder import UsageError
-from experiments.demos.__main__ import record as demos_record
-from experiments.demos.__main__ import server as record_server
+from experiments.demos import record as demos_record
+from experiments.demos import server as record_server
 from experiments.demos.files import Files
 
 ROOT = Path(__file__).parent.parent

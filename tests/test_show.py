@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bqfd_jax import demos
-from experiments.demos.__main__ import __main__ as command
-from experiments.demos.__main__ import show as demos_show
+from experiments.demos import __main__ as command
+from experiments.demos import show as demos_show
 
 LENGTH, SCORE = 200, 9
 

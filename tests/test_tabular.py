@@ -331,7 +331,7 @@ def test_a_demonstration_that_ends_early_bootstraps_from_where_it_ended():
 
 
 def test_the_experiment_writes_what_it_promises(tmp_path, capsys):
-    from experiments.tabular.__main__ import __main__ as experiment
+    from experiments.tabular import __main__ as experiment
 
     config = experiment.Config(size=6, seeds=2, episodes=120, filter_size=3, out=tmp_path / "run")
     experiment.main(config)
@@ -371,7 +371,7 @@ def test_settling_by_hand():
 )
 def test_bad_options_are_named(changes, message):
     from bqfd_jax.runs.folder import UsageError
-    from experiments.tabular.__main__ import __main__ as experiment
+    from experiments.tabular import __main__ as experiment
 
     with pytest.raises(UsageError, match=message):
         experiment.check(experiment.Config(**changes))

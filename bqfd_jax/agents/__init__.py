@@ -1,7 +1,5 @@
 """The agents, each a bundle of pure functions around one shared update."""
 
-from bqfd_jax.agents.bootstrapped import make_agent as make_bootstrapped
-from bqfd_jax.agents.bqfd import make_agent as make_bqfd
 from bqfd_jax.agents.config import (
     AgentConfig,
     BootstrappedConfig,
@@ -9,41 +7,36 @@ from bqfd_jax.agents.config import (
     DqfdConfig,
     PddDqnConfig,
 )
-from bqfd_jax.agents.dqfd import make_agent as make_dqfd
 from bqfd_jax.agents.learner import Agent
-from bqfd_jax.agents.pdd_dqn import make_agent as make_pdd_dqn
+from bqfd_jax.agents.presets import AGENTS, AgentKind, agent_config
 from bqfd_jax.networks import Network
 from bqfd_jax.replay import Replay
 
 __all__ = [
+    "AGENTS",
     "Agent",
     "AgentConfig",
+    "AgentKind",
     "BootstrappedConfig",
     "BqfdConfig",
     "DqfdConfig",
     "PddDqnConfig",
+    "agent_config",
     "make_agent",
-    "make_bootstrapped",
-    "make_bqfd",
-    "make_dqfd",
-    "make_pdd_dqn",
 ]
 
-_MAKERS = {
-    BootstrappedConfig: make_bootstrapped,
-    BqfdConfig: make_bqfd,
-    DqfdConfig: make_dqfd,
-    PddDqnConfig: make_pdd_dqn,
-}
 
+def make_agent(network: Network, config: AgentConfig, replay: Replay | None = None) -> Agent:
+    """The agent that `config` is for.
 
-def make_agent(network: Network, replay: Replay, config: AgentConfig) -> Agent:
-    """The agent that `config` is for."""
-    try:
-        make = _MAKERS[type(config)]
-    except KeyError:
-        known = ", ".join(sorted(kind.__name__ for kind in _MAKERS))
-        raise ValueError(
-            f"no agent is made from a {type(config).__name__}; expected one of {known}"
-        ) from None
-    return make(network, replay, config)
+    Args:
+      network: Q-values of observations.
+      config: one of the configs of `AGENTS`; its type chooses the agent.
+      replay: where `update` and `pretrain` draw from.  Without one the agent still acts and
+        learns from batches that come from elsewhere, see `Agent.learn`.
+    """
+    for kind in AGENTS.values():
+        if kind.config is type(config):
+            return kind.make(network, config, replay)
+    known = ", ".join(sorted(kind.config.__name__ for kind in AGENTS.values()))
+    raise ValueError(f"no agent is made from a {type(config).__name__}; expected one of {known}")

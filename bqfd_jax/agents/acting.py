@@ -1,13 +1,13 @@
 """From Q-values to actions for all lanes at once, with the exploration a config asks for."""
 
+import functools
 from collections.abc import Callable
-from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 
-from bqfd_jax import exploration
+from bqfd_jax import exploration, schedules
 from bqfd_jax.agents.config import AgentConfig
 from bqfd_jax.types import Array, Params
 
@@ -28,8 +28,8 @@ def init_actor(num_lanes: int) -> ActorState:
 
 def make_act(
     apply: Callable[[Params, Array], Array], config: AgentConfig, *, ensemble_size: int = 0
-) -> Callable[..., tuple[Array, Any]]:
-    """`act(params, actor, observation, is_first, key, step)` -> (actions `[L]`, actor).
+) -> Callable[..., tuple[Array, ActorState]]:
+    """`act` for a network and a config.
 
     Args:
       apply: the network; Q-values `[L, A]`, or `[L, K, A]` with an ensemble.
@@ -37,47 +37,59 @@ def make_act(
       ensemble_size: K, or 0 for a single network.  Each episode follows one member.
 
     Returns:
-      The function; `observation` is `[L, S, ...]`, `is_first` `[L]`, `step` the agent step.
+      `act(key, params, actor, observation, is_first, step)`, see below.
     """
-    epsilon_at = exploration.linear_schedule(config.epsilon_steps, config.epsilon_values)
-    explores = any(config.epsilon_values)
+    return functools.partial(act, apply, config, ensemble_size)
 
-    def act(
-        params: Params,
-        actor: ActorState,
-        observation: Array,
-        is_first: Array,
-        key: Array,
-        step: Array,
-    ) -> tuple[Array, ActorState]:
-        num_lanes = is_first.shape[0]
-        member_key, action_key = jax.random.split(key)
-        q = apply(params, observation)
-        if ensemble_size:
-            fresh = jax.random.randint(member_key, (num_lanes,), 0, ensemble_size)
-            actor = actor.replace(member=jnp.where(is_first, fresh, actor.member))
-            q = jnp.take_along_axis(q, actor.member[:, None, None], axis=1)[:, 0]
-        chex.assert_rank(q, 2)
-        keys = jax.random.split(action_key, num_lanes)
-        if not explores:
-            return jax.vmap(exploration.greedy)(keys, q), actor
-        epsilon = epsilon_at(step)
-        if config.exploration == "epsilon":
-            pick = jax.vmap(exploration.epsilon_greedy, in_axes=(0, 0, None))
-            return pick(keys, q, epsilon), actor
 
-        def pick_ez(key: Array, q: Array, ez: exploration.EzGreedyState, is_first: Array) -> Any:
-            return exploration.ez_greedy(
-                key,
-                q,
-                ez,
-                is_first,
-                epsilon,
-                exponent=config.ez_exponent,
-                max_repeat=config.ez_max_repeat,
-            )
+def act(
+    apply: Callable[[Params, Array], Array],
+    config: AgentConfig,
+    ensemble_size: int,
+    key: Array,
+    params: Params,
+    actor: ActorState,
+    observation: Array,
+    is_first: Array,
+    step: Array,
+) -> tuple[Array, ActorState]:
+    """One action per lane.
 
-        action, ez = jax.vmap(pick_ez)(keys, q, actor.ez, is_first)
-        return action, actor.replace(ez=ez)
+    Args:
+      apply: bound by `make_act`, as are the next two.
+      config: exploration and its schedule.
+      ensemble_size: networks, or 0.
+      key: consumed.
+      params: of the network that acts.
+      actor: what was remembered.
+      observation: `[L, S, *frame_shape]`.
+      is_first: whether it begins an episode, `[L]` bool.
+      step: the agent step that schedules look at.
 
-    return act
+    Returns:
+      Actions, `[L]` int32, and what to remember.
+    """
+    member_key, action_key = jax.random.split(key)
+    q = apply(params, observation)
+    if ensemble_size:
+        actor = _draw_members(member_key, actor, is_first, ensemble_size)
+        q = jnp.take_along_axis(q, actor.member[:, None, None], axis=1)[:, 0]
+    chex.assert_rank(q, 2)
+    keys = jax.random.split(action_key, is_first.shape[0])
+    if not any(config.epsilon_values):
+        return jax.vmap(exploration.greedy)(keys, q), actor
+    epsilon = schedules.piecewise_linear(config.epsilon_steps, config.epsilon_values)(step)
+    if config.exploration == "epsilon":
+        pick = jax.vmap(exploration.epsilon_greedy, in_axes=(0, 0, None))
+        return pick(keys, q, epsilon), actor
+    pick = functools.partial(
+        exploration.ez_greedy, exponent=config.ez_exponent, max_repeat=config.ez_max_repeat
+    )
+    pick = jax.vmap(pick, in_axes=(0, 0, 0, 0, None))
+    action, ez = pick(keys, q, actor.ez, is_first, epsilon)
+    return action, actor.replace(ez=ez)
+
+
+def _draw_members(key: Array, actor: ActorState, is_first: Array, ensemble_size: int) -> ActorState:
+    fresh = jax.random.randint(key, is_first.shape, 0, ensemble_size)
+    return actor.replace(member=jnp.where(is_first, fresh, actor.member))

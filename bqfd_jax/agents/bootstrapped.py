@@ -34,9 +34,7 @@ def make_loss(members: Network, config: BootstrappedConfig) -> learner.Loss:
         )
         total, td_sizes = 0.0, []
         for look in td.lookaheads(members.apply, params, target_params, batch, config):
-            td_error = td_error_of(
-                q_tm1, batch.action, look.reward, look.discount, look.q_value, look.q_selector
-            )
+            td_error = td_error_of(q_tm1, batch.action, *look.target)
             error_loss = td.td_loss(td_error, huber_delta=config.huber_delta)
             # A sum over members: each gets the gradient it would get alone, but for clipping.
             total += look.weight * jnp.sum(mask * error_loss, axis=1)
@@ -47,7 +45,9 @@ def make_loss(members: Network, config: BootstrappedConfig) -> learner.Loss:
     return loss
 
 
-def make_agent(network: Network, replay: Replay, config: BootstrappedConfig) -> learner.Agent:
+def make_agent(
+    network: Network, config: BootstrappedConfig, replay: Replay | None = None
+) -> learner.Agent:
     """Bootstrapped DQN: `config.ensemble_size` copies of `network`, learning from `replay`."""
     members = ensemble(network, config.ensemble_size, prior_scale=config.prior_scale)
 
@@ -58,9 +58,9 @@ def make_agent(network: Network, replay: Replay, config: BootstrappedConfig) -> 
     return learner.make_agent(
         init_params=members.init,
         act=acting.make_act(members.apply, config, ensemble_size=config.ensemble_size),
-        evaluate=lambda params, observation: jnp.mean(members.apply(params, observation), axis=1),
+        q_values=lambda params, observation: jnp.mean(members.apply(params, observation), axis=1),
         loss=make_loss(members, config),
         priority=priority,
-        replay=replay,
         config=config,
+        replay=replay,
     )

@@ -31,7 +31,7 @@ def make_loss(network: Network, config: DqfdConfig) -> learner.Loss:
     return loss
 
 
-def make_agent(network: Network, replay: Replay, config: DqfdConfig) -> learner.Agent:
+def make_agent(network: Network, config: DqfdConfig, replay: Replay | None = None) -> learner.Agent:
     """DQfD on `network`, learning from `replay`."""
 
     def priority(td_size: Array, is_expert: Array, step: Array) -> Array:
@@ -41,9 +41,9 @@ def make_agent(network: Network, replay: Replay, config: DqfdConfig) -> learner.
     return learner.make_agent(
         init_params=network.init,
         act=acting.make_act(network.apply, config),
-        evaluate=network.apply,
+        q_values=network.apply,
         loss=make_loss(network, config),
         priority=priority,
-        replay=replay,
         config=config,
+        replay=replay,
     )

@@ -1,7 +1,12 @@
-"""The one update that all agents share, and the shape of an agent."""
+"""The one update that all agents share, and the shape of an agent.
 
+In reading order: `learn` from a batch, whoever drew it; `update`, which draws it from a replay and
+writes back what was learnt about its rows; `pretrain`, the same on demonstrations alone.
+"""
+
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import chex
 import jax
@@ -14,20 +19,144 @@ from bqfd_jax.replay import Replay, ReplayState
 from bqfd_jax.types import Array, Batch, LearnerState, LossOutput, Params
 
 Loss = Callable[[Params, Params, Batch], tuple[Array, LossOutput]]
-Priority = Callable[[Array, Array, Array], Array]  # (|td error| [B], is_expert [B], step [])
+Priority = Callable[[Array, Array, Array], Array]  # (|td error| [B], is_expert [B], step []) -> [B]
 Metrics = dict[str, Array]
 
 
 class Agent(NamedTuple):
-    """An agent as pure functions."""
+    """An agent as pure functions; `update` and `pretrain` need a replay, the others do not."""
 
+    gamma: float  # discount per agent step
     init: Callable[[Array, Array], LearnerState]  # (key, observation [B, S, ...])
     init_actor: Callable[[int], ActorState]  # number of lanes -> actor state
-    act: Callable[..., tuple[Array, ActorState]]  # see `acting.make_act`
-    evaluate: Callable[[Params, Array], Array]  # observation [B, S, ...] -> Q-values [B, A]
-    update: Callable[..., tuple[LearnerState, ReplayState, Metrics]]  # see `make_update`
+    act: Callable[..., tuple[Array, ActorState]]  # see `acting.act`
+    q_values: Callable[[Params, Array], Array]  # observation [B, S, ...] -> Q-values [B, A]
+    learn: Callable[[LearnerState, Batch], tuple[LearnerState, Array, Metrics]]  # see `learn`
+    priority: Priority  # of a row, from its newest TD error
+    update: Callable[..., tuple[LearnerState, ReplayState, Metrics]]  # see `update`
     pretrain: Callable[..., tuple[LearnerState, ReplayState, Metrics]]  # the same signature
     describe: Callable[[ReplayState], Metrics]  # what to log of the replay now and then
+
+
+class Parts(NamedTuple):
+    """What an agent's update is made of; all static."""
+
+    loss: Loss  # (params, target_params, batch) -> (scalar, `LossOutput`)
+    priority: Priority
+    optimizer: optax.GradientTransformation
+    config: AgentConfig
+    replay: Replay | None
+
+
+def init(
+    init_params: Callable[[Array, Array], Params],
+    optimizer: optax.GradientTransformation,
+    key: Array,
+    observation: Array,
+) -> LearnerState:
+    """A new learner; the key is consumed, and the observation is only an example."""
+    params = init_params(key, observation)
+    return LearnerState(
+        params=params,
+        # A copy: two donated buffers must not be one.
+        target_params=jax.tree.map(jnp.copy, params),
+        opt_state=optimizer.init(params),
+        updates=jnp.zeros((), jnp.int32),
+    )
+
+
+def learn(parts: Parts, learner: LearnerState, batch: Batch) -> tuple[LearnerState, Array, Metrics]:
+    """Differentiates, steps and moves the target.
+
+    Args:
+      parts: bound by `make_agent`.
+      learner: may be donated.
+      batch: from any replay.
+
+    Returns:
+      The new learner, the TD errors `[B]` that priorities are made of, and metrics.
+    """
+    (loss_value, output), gradients = jax.value_and_grad(parts.loss, has_aux=True)(
+        learner.params, learner.target_params, batch
+    )
+    chex.assert_rank(output.td_error, 1)
+    deltas, opt_state = parts.optimizer.update(gradients, learner.opt_state, learner.params)
+    params = optax.apply_updates(learner.params, deltas)
+    updates = learner.updates + 1
+    learner = LearnerState(
+        params=params,
+        target_params=_move_target(params, learner.target_params, updates, parts.config),
+        opt_state=opt_state,
+        updates=updates,
+    )
+    metrics = {
+        "loss": loss_value,
+        "gradient_norm": optax.global_norm(gradients),
+        "expert_share": jnp.mean(batch.is_expert, dtype=jnp.float32),
+        **output.metrics,
+    }
+    return learner, output.td_error, metrics
+
+
+def update(
+    parts: Parts, key: Array, learner: LearnerState, replay_state: ReplayState, step: Array
+) -> tuple[LearnerState, ReplayState, Metrics]:
+    """Draws by priority, learns, writes priorities and visits back.
+
+    Args:
+      parts: bound by `make_agent`.
+      key: consumed.
+      learner: donate it.
+      replay_state: donate it.
+      step: the agent step that schedules look at.
+
+    Returns:
+      The new learner, the new state of the replay, and metrics.
+    """
+    config, replay = parts.config, parts.replay
+    batch = replay.sample(key, replay_state, config.batch_size, config.importance_exponent)
+    learner, replay_state, metrics = _learn_and_prioritise(
+        parts, learner, replay_state, batch, step
+    )
+    return learner, replay.count_visits(replay_state, batch.index), metrics
+
+
+def pretrain(
+    parts: Parts, key: Array, learner: LearnerState, replay_state: ReplayState, step: Array
+) -> tuple[LearnerState, ReplayState, Metrics]:
+    """As `update`, but draws uniformly from the demonstrations and counts no visits."""
+    batch = parts.replay.sample_demonstrations(key, replay_state, parts.config.batch_size)
+    return _learn_and_prioritise(parts, learner, replay_state, batch, step)
+
+
+def make_agent(
+    *,
+    init_params: Callable[[Array, Array], Params],
+    act: Callable[..., tuple[Array, ActorState]],
+    q_values: Callable[[Params, Array], Array],
+    loss: Loss,
+    priority: Priority,
+    config: AgentConfig,
+    replay: Replay | None,
+    describe: Callable[[ReplayState], Metrics] = lambda replay_state: {},
+) -> Agent:
+    """Binds what is an agent's own to what all share."""
+    if replay is not None:
+        _check_agree(config, replay)
+    optimizer = make_optimizer(config)
+    parts = Parts(loss, priority, optimizer, config, replay)
+    return Agent(
+        gamma=config.gamma,
+        init=functools.partial(init, init_params, optimizer),
+        init_actor=init_actor,
+        act=act,
+        q_values=q_values,
+        learn=functools.partial(learn, parts),
+        priority=priority,
+        update=functools.partial(update, parts) if replay else _refuse,
+        pretrain=functools.partial(pretrain, parts) if replay else _refuse,
+        describe=describe,
+    )
 
 
 def make_optimizer(config: AgentConfig) -> optax.GradientTransformation:
@@ -38,85 +167,6 @@ def make_optimizer(config: AgentConfig) -> optax.GradientTransformation:
     )
 
 
-def make_init(
-    init_params: Callable[[Array, Array], Params], optimizer: optax.GradientTransformation
-) -> Callable[[Array, Array], LearnerState]:
-    """A function from a key and an example observation to a new learner."""
-
-    def init(key: Array, observation: Array) -> LearnerState:
-        params = init_params(key, observation)
-        return LearnerState(
-            params=params,
-            # A copy: two donated buffers must not be one.
-            target_params=jax.tree.map(jnp.copy, params),
-            opt_state=optimizer.init(params),
-            updates=jnp.zeros((), jnp.int32),
-        )
-
-    return init
-
-
-def make_update(
-    loss: Loss,
-    priority: Priority,
-    optimizer: optax.GradientTransformation,
-    replay: Replay,
-    config: AgentConfig,
-    *,
-    pretraining: bool = False,
-) -> Callable[..., tuple[LearnerState, ReplayState, Metrics]]:
-    """Draw, differentiate, step, move the target, re-prioritise, count.
-
-    Args:
-      loss: `loss(params, target_params, batch)` -> (scalar, `LossOutput`).
-      priority: from TD errors to priorities.
-      optimizer: what turns gradients into steps.
-      replay: where batches come from.
-      config: batch size, target period and the like.
-      pretraining: draw uniformly from the demonstrations, and count no visits.
-
-    Returns:
-      `update(learner, replay_state, key, step)` -> (learner, replay_state, metrics), where `step`
-      is the agent step that schedules look at.  Donate the first two; the key is consumed.
-    """
-
-    def draw(replay_state: ReplayState, key: Array) -> Batch:
-        if pretraining:
-            return replay.sample_demonstrations(replay_state, key, config.batch_size)
-        return replay.sample(replay_state, key, config.batch_size, config.importance_exponent)
-
-    def update(
-        learner: LearnerState, replay_state: ReplayState, key: Array, step: Array
-    ) -> tuple[LearnerState, ReplayState, Metrics]:
-        batch = draw(replay_state, key)
-        (loss_value, output), gradients = jax.value_and_grad(loss, has_aux=True)(
-            learner.params, learner.target_params, batch
-        )
-        chex.assert_rank(output.td_error, 1)
-        deltas, opt_state = optimizer.update(gradients, learner.opt_state, learner.params)
-        params = optax.apply_updates(learner.params, deltas)
-        updates = learner.updates + 1
-        learner = LearnerState(
-            params=params,
-            target_params=_move_target(params, learner.target_params, updates, config),
-            opt_state=opt_state,
-            updates=updates,
-        )
-        priorities = priority(jnp.abs(output.td_error), batch.is_expert, step)
-        replay_state = replay.set_priorities(replay_state, batch.index, priorities)
-        if not pretraining:
-            replay_state = replay.count_visits(replay_state, batch.index)
-        metrics = {
-            "loss": loss_value,
-            "gradient_norm": optax.global_norm(gradients),
-            "expert_share": jnp.mean(batch.is_expert, dtype=jnp.float32),
-            **output.metrics,
-        }
-        return learner, replay_state, metrics
-
-    return update
-
-
 def _move_target(params: Params, target: Params, updates: Array, config: AgentConfig) -> Params:
     moved = optax.incremental_update(params, target, config.target_step_size)
     if config.target_period == 1:
@@ -125,29 +175,18 @@ def _move_target(params: Params, target: Params, updates: Array, config: AgentCo
     return jax.tree.map(lambda new, old: jnp.where(due, new, old), moved, target)
 
 
-def make_agent(
-    *,
-    init_params: Callable[[Array, Array], Params],
-    act: Callable[..., tuple[Array, ActorState]],
-    evaluate: Callable[[Params, Array], Array],
-    loss: Loss,
-    priority: Priority,
-    replay: Replay,
-    config: AgentConfig,
-    describe: Callable[[ReplayState], Metrics] = lambda replay_state: {},
-) -> Agent:
-    """Binds what is an agent's own to what all share."""
-    _check_agree(config, replay)
-    optimizer = make_optimizer(config)
-    parts = (loss, priority, optimizer, replay, config)
-    return Agent(
-        init=make_init(init_params, optimizer),
-        init_actor=init_actor,
-        act=act,
-        evaluate=evaluate,
-        update=make_update(*parts),
-        pretrain=make_update(*parts, pretraining=True),
-        describe=describe,
+def _learn_and_prioritise(
+    parts: Parts, learner: LearnerState, replay_state: ReplayState, batch: Batch, step: Array
+) -> tuple[LearnerState, ReplayState, Metrics]:
+    learner, td_error, metrics = learn(parts, learner, batch)
+    priorities = parts.priority(jnp.abs(td_error), batch.is_expert, step)
+    return learner, parts.replay.set_priorities(replay_state, batch.index, priorities), metrics
+
+
+def _refuse(*unused: object) -> NoReturn:
+    raise ValueError(
+        "the agent was made without a replay, so there is nothing to draw from; give make_agent a "
+        "replay, or batches of your own to Agent.learn"
     )
 
 

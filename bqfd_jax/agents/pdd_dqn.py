@@ -18,9 +18,7 @@ def make_loss(network: Network, config: PddDqnConfig) -> learner.Loss:
         q_tm1 = network.apply(params, batch.observation)
         total, td_errors = 0.0, []
         for look in td.lookaheads(network.apply, params, target_params, batch, config):
-            td_error = jax.vmap(losses.double_q_td_error)(
-                q_tm1, batch.action, look.reward, look.discount, look.q_value, look.q_selector
-            )
+            td_error = jax.vmap(losses.double_q_td_error)(q_tm1, batch.action, *look.target)
             total += look.weight * td.td_loss(td_error, huber_delta=config.huber_delta)
             td_errors.append(td_error)
         metrics = {"mean_q": jnp.mean(q_tm1)}
@@ -30,7 +28,9 @@ def make_loss(network: Network, config: PddDqnConfig) -> learner.Loss:
     return loss
 
 
-def make_agent(network: Network, replay: Replay, config: PddDqnConfig) -> learner.Agent:
+def make_agent(
+    network: Network, config: PddDqnConfig, replay: Replay | None = None
+) -> learner.Agent:
     """PDD DQN on `network`, learning from `replay`."""
 
     def priority(td_size: Array, is_expert: Array, step: Array) -> Array:
@@ -40,9 +40,9 @@ def make_agent(network: Network, replay: Replay, config: PddDqnConfig) -> learne
     return learner.make_agent(
         init_params=network.init,
         act=acting.make_act(network.apply, config),
-        evaluate=network.apply,
+        q_values=network.apply,
         loss=make_loss(network, config),
         priority=priority,
-        replay=replay,
         config=config,
+        replay=replay,
     )

@@ -23,6 +23,11 @@ class Lookahead(NamedTuple):
     q_value: Array  # [B, ..., A], target network
     q_selector: Array  # [B, ..., A], online network
 
+    @property
+    def target(self) -> tuple[Array, Array, Array, Array]:
+        """What `losses.double_q_td_error` takes after the state's own values and the action."""
+        return self.reward, self.discount, self.q_value, self.q_selector
+
 
 def lookaheads(
     apply: Apply, params: Params, target_params: Params, batch: Batch, config: AgentConfig

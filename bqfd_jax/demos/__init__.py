@@ -3,10 +3,10 @@
 from bqfd_jax.demos.demonstration import (
     AnyDemonstration,
     Demonstration,
-    DemonstrationError,
     load,
     save,
 )
+from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.frames import FrameDemonstration, frame_rows
 from bqfd_jax.demos.named import available, load_named
 from bqfd_jax.demos.playback import default_cache_dir, frame_hash, replay, replay_cached, to_rows

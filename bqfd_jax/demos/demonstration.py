@@ -15,18 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.frames import FrameDemonstration
-from bqfd_jax.files import DemonstrationError, read_npz, write_npz_atomic
-
-__all__ = [
-    "AnyDemonstration",
-    "Demonstration",
-    "DemonstrationError",
-    "load",
-    "read_npz",
-    "save",
-    "write_npz_atomic",
-]
+from bqfd_jax.files import read_npz, write_npz
 
 FORMAT = 1
 # In every file's JSON; what else is there is told, but not needed.
@@ -103,7 +94,7 @@ def save(demonstration: AnyDemonstration, path: str | os.PathLike[str]) -> None:
             "actions": demonstration.actions,
             "episode_lengths": demonstration.episode_lengths.astype(np.int32),
         }
-    write_npz_atomic(path, meta=np.array(json.dumps(meta | common)), **arrays)
+    write_npz(path, meta=np.array(json.dumps(meta | common)), **arrays)
 
 
 def load(path: str | os.PathLike[str], *, game: str | None = None) -> AnyDemonstration:
@@ -118,7 +109,7 @@ def load(path: str | os.PathLike[str], *, game: str | None = None) -> AnyDemonst
       DemonstrationError: it is damaged, was changed, or shows another game.
     """
     path = Path(path)
-    arrays = read_npz(path)
+    arrays = read_npz(path, error=DemonstrationError)
     try:
         meta = json.loads(str(arrays["meta"][()]))
         if meta.get("format", FORMAT) != FORMAT:

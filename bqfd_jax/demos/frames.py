@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.envs.atari import log_reward
-from bqfd_jax.files import DemonstrationError
 from bqfd_jax.replay import check_demonstrations
 from bqfd_jax.types import Row
 

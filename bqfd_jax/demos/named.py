@@ -2,7 +2,8 @@
 
 import importlib.resources
 
-from bqfd_jax.demos.demonstration import Demonstration, DemonstrationError, load
+from bqfd_jax.demos.demonstration import Demonstration, load
+from bqfd_jax.demos.errors import DemonstrationError
 
 # A planner that sees the future made them: `default` plays about as well as the paper's human,
 # `strong` better.  Neither is human play.

@@ -8,15 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bqfd_jax.demos.demonstration import (
-    AnyDemonstration,
-    Demonstration,
-    DemonstrationError,
-    read_npz,
-    write_npz_atomic,
-)
+from bqfd_jax.demos.demonstration import AnyDemonstration, Demonstration
+from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.frames import FrameDemonstration, frame_rows
 from bqfd_jax.envs import atari, host
+from bqfd_jax.files import FileError, read_npz, write_npz
 from bqfd_jax.replay import check_demonstrations
 from bqfd_jax.types import HostStep, Row
 
@@ -138,7 +134,7 @@ def replay_cached(
         fields = {name: getattr(rows, name) for name in _FIELDS}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_npz_atomic(path, checksum=np.array(_fields_hash(key, rows)), **fields)
+            write_npz(path, checksum=np.array(_fields_hash(key, rows)), **fields)
         except OSError as error:
             warnings.warn(f"the replayed demonstration is not kept: {error}", stacklevel=2)
     return rows.replace(discount=np.float32(gamma) * rows.discount)
@@ -275,11 +271,11 @@ def _bytes_of(value: np.ndarray) -> np.ndarray:
 
 def _read_rows(path: Path, key: str, demonstration: Demonstration) -> Row | None:
     try:
-        arrays = read_npz(path)
-        rows = Row(**{name: arrays[name] for name in _FIELDS})
-        checksum = str(arrays["checksum"][()])
-    except (OSError, DemonstrationError, KeyError):
+        arrays = read_npz(path, (*_FIELDS, "checksum"))
+    except (OSError, FileError):
         return None
+    checksum = str(arrays.pop("checksum")[()])
+    rows = Row(**arrays)
     if checksum != _fields_hash(key, rows) or len(rows.action) != demonstration.num_rows:
         return None
     return rows

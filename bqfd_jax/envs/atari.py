@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bqfd_jax import checks
 from bqfd_jax.types import HostStep
 
 FRAME_SHAPE = (84, 84)
@@ -88,10 +89,8 @@ def first_lane_seed(seed: int, stream: int = 0) -> int:
       seed: a run's seed, at least 0.
       stream: which of the run's pools, 0 to 3: training must not share games with evaluation.
     """
-    if seed < 0:
-        raise ValueError(f"seed is {seed}, but must not be negative")
-    if not 0 <= stream < _STREAMS:
-        raise ValueError(f"stream is {stream}, but must lie in 0 .. {_STREAMS - 1}")
+    checks.at_least(0, seed=seed)
+    checks.within(0, _STREAMS - 1, stream=stream)
     # envpool's seeds are 32 bits wide, the sign included.
     return (seed * _STREAMS + stream) * _SEED_SPACING % (2**31 - _SEED_SPACING)
 
@@ -134,17 +133,12 @@ class Atari:
           num_threads: that step the emulators; 0 leaves it to envpool.
           render: `render` will be called.
         """
-        for name, value, least in (
-            ("num_lanes", num_lanes, 1),
-            # With 0 envpool takes the whole process down.
-            ("noop_max", noop_max, 1),
-            ("max_episode_steps", max_episode_steps, 1),
-            ("num_threads", num_threads, 0),
-        ):
-            if value < least:
-                raise ValueError(f"{name} is {value}, but must be at least {least}")
-        if num_lanes > MAX_LANES:
-            raise ValueError(f"num_lanes is {num_lanes}, but must be at most {MAX_LANES}")
+        # With noop_max 0 envpool takes the whole process down.
+        checks.at_least(
+            1, num_lanes=num_lanes, noop_max=noop_max, max_episode_steps=max_episode_steps
+        )
+        checks.at_least(0, num_threads=num_threads)
+        checks.at_most(MAX_LANES, num_lanes=num_lanes)
         check_game(game)
         self.game = game
         self.num_lanes = num_lanes

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from bqfd_jax.types import Array, Environment, EnvStep
 
-AutoResetStep = Callable[[Any, Any, Array, Array], tuple[Any, EnvStep, Array]]
+AutoResetStep = Callable[[Array, Any, Any, Array], tuple[Any, EnvStep, Array]]
 
 
 def auto_reset(env: Environment) -> AutoResetStep:
@@ -21,15 +21,15 @@ def auto_reset(env: Environment) -> AutoResetStep:
       env: any jnp environment.
 
     Returns:
-      `step(params, state, action, key) -> (state, env_step, next_observation)`.  If the step ended
+      `step(key, params, state, action) -> (state, env_step, next_observation)`.  If the step ended
       the episode, by termination or truncation, `state` and `next_observation` are those of a
       fresh reset; otherwise they are the raw step's.  The key is consumed.
     """
 
-    def step(params: Any, state: Any, action: Array, key: Array) -> tuple[Any, EnvStep, Array]:
+    def step(key: Array, params: Any, state: Any, action: Array) -> tuple[Any, EnvStep, Array]:
         step_key, reset_key = jax.random.split(key)
-        state, env_step = env.step(params, state, action, step_key)
-        fresh = env.reset(params, reset_key)
+        state, env_step = env.step(step_key, params, state, action)
+        fresh = env.reset(reset_key, params)
         ended = env_step.terminated | env_step.truncated
         state, next_observation = jax.tree.map(
             lambda new, old: jnp.where(ended, new, old), fresh, (state, env_step.observation)

@@ -13,7 +13,7 @@ Osband, Van Roy, Russo, Wen: "Deep Exploration via Randomized Value Functions" (
 
 The corner pays for moving right in the last COLUMN, whatever the row, as in bsuite.  From the
 start only its bottom cell can be reached (a column never exceeds its row), so this shows nowhere
-but in the entries of `optimal_q` that no episode visits.
+but in the entries of `deep_sea_values.optimal_q` that no episode visits.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ class State:
     column: Array  # [] int32, 0 .. N-1
 
 
-Rule = Callable[[Array, Params, Array], Array]  # (frame [2], params, key) -> action [] int32
+Rule = Callable[[Array, Array, Params], Array]  # (key, frame [2], params) -> action [] int32
 
 
 def treasure(size: int) -> Params:
@@ -117,10 +117,10 @@ def bsuite(
     Returns:
       Parameters for `make(size)`.
     """
-    _check_size(size)
+    check_size(size)
     if right_action is None:
         right_action = jnp.ones((size, size), jnp.int32)
-    _check_table(right_action, size)
+    check_table(right_action, size)
     _check_actions(right_action)
     return Params(
         corner_reward=jnp.float32(1.0),
@@ -147,16 +147,16 @@ def make(size: int) -> Environment:
     Returns:
       Pure functions that jit and vmap.  `reset` ignores its key; `step` consumes it.
     """
-    _check_size(size)
+    check_size(size)
 
-    def reset(params: Params, key: Array) -> tuple[State, Array]:
+    def reset(key: Array, params: Params) -> tuple[State, Array]:
         del key
-        _check_table(params.right_action, size)
+        check_table(params.right_action, size)
         state = State(row=jnp.int32(0), column=jnp.int32(0))
         return state, _observe(state)
 
-    def step(params: Params, state: State, action: Array, key: Array) -> tuple[State, EnvStep]:
-        _check_table(params.right_action, size)
+    def step(key: Array, params: Params, state: State, action: Array) -> tuple[State, EnvStep]:
+        check_table(params.right_action, size)
         chex.assert_rank([state.row, state.column, action], 0)
         slip_key, noise_key = jax.random.split(key)
         row, column = state.row, state.column
@@ -165,7 +165,7 @@ def make(size: int) -> Environment:
 
         at_bottom_corner = (row == size - 1) & ((column == 0) | (column == size - 1))
         noise = params.corner_noise * jax.random.normal(noise_key)
-        reward = jnp.where(goes_right, _right_reward(params, row, column, size), 0.0)
+        reward = jnp.where(goes_right, right_reward(params, row, column, size), 0.0)
         reward = reward + jnp.where(at_bottom_corner, noise, 0.0)
 
         slips = jax.random.uniform(slip_key) < params.slip_probability
@@ -199,7 +199,7 @@ def encode_position(size: int) -> Callable[[Array], Array]:
       A function of frames, `[..., 2]` integer, to `[..., 2]` float32.  The position below the grid
       is scaled alike and so lies one row beyond 1.
     """
-    _check_size(size)
+    check_size(size)
 
     def encode(frame: Array) -> Array:
         return 2.0 * jnp.asarray(frame, jnp.float32) / (size - 1) - 1.0
@@ -217,7 +217,7 @@ def encode_one_hot(size: int) -> Callable[[Array], Array]:
       A function of frames, `[..., 2]` integer, to `[..., N * N]` float32, all zeros for the
       position below the grid.
     """
-    _check_size(size)
+    check_size(size)
 
     def encode(frame: Array) -> Array:
         frame = jnp.asarray(frame)
@@ -227,28 +227,28 @@ def encode_one_hot(size: int) -> Callable[[Array], Array]:
     return encode
 
 
-def always_right(frame: Array, params: Params, key: Array) -> Array:
+def always_right(key: Array, frame: Array, params: Params) -> Array:
     """The rule that heads for the corner: the paper's expert, be there a treasure or a bomb."""
     del key
     return params.right_action[frame[0], frame[1]]
 
 
-def always_left(frame: Array, params: Params, key: Array) -> Array:
+def always_left(key: Array, frame: Array, params: Params) -> Array:
     """The rule that stays at the left edge and pays nothing."""
     del key
     return 1 - params.right_action[frame[0], frame[1]]
 
 
 def demonstrate(
-    env: Environment, params: Params, rule: Rule, key: Array, *, size: int, gamma: float
+    key: Array, env: Environment, params: Params, rule: Rule, *, size: int, gamma: float
 ) -> Row:
     """One whole episode of an action rule, as rows for a replay.
 
     Args:
+      key: consumed.
       env: `make(size)`.
       params: which DeepSea.
-      rule: `(frame, params, key) -> action`, e.g. `always_right`.
-      key: random key; it is consumed.
+      rule: `(key, frame, params) -> action`, e.g. `always_right`.
       size: number N of rows, and so of steps.
       gamma: discount of every step but the last, whose discount is 0.
 
@@ -256,13 +256,13 @@ def demonstrate(
       Rows of shape `[N]`; none has `is_last` set, as the last one's discount is 0.
     """
     reset_key, scan_key = jax.random.split(key)
-    start = env.reset(params, reset_key)
+    start = env.reset(reset_key, params)
 
     def advance(carry: tuple[State, Array], step_key: Array) -> tuple[tuple[State, Array], Row]:
         state, frame = carry
         rule_key, env_key = jax.random.split(step_key)
-        action = jnp.asarray(rule(frame, params, rule_key), jnp.int32)
-        state, env_step = env.step(params, state, action, env_key)
+        action = jnp.asarray(rule(rule_key, frame, params), jnp.int32)
+        state, env_step = env.step(env_key, params, state, action)
         row = Row(
             frame=frame,
             action=action,
@@ -293,57 +293,30 @@ def concatenate(trajectories: Sequence[Row]) -> Row:
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trajectories)
 
 
-def optimal_q(params: Params, size: int, *, gamma: float) -> Array:
-    """Optimal action values of every cell, by exact backward induction over the rows.
+def right_reward(params: Params, row: Array, column: Array, size: int) -> Array:
+    """Reward of a right move from `row` and `column`, without noise; shaped like `column`."""
+    corner_cost = jnp.where(params.corner_pays_move_cost, params.move_cost, 0.0)
+    reward = jnp.where(column == size - 1, params.corner_reward - corner_cost, -params.move_cost)
+    is_side = (row == size - 1) & (column == params.side_column)
+    return jnp.where(is_side, params.side_reward, reward)
 
-    With deterministic dynamics these are the best returns themselves; with slips they are
-    expectations over them.  Noise in the corners has mean 0 and does not enter.
 
-    Args:
-      params: which DeepSea.
-      size: number N of rows and columns.
-      gamma: discount.
-
-    Returns:
-      Values indexed by row, column and action id, `[N, N, 2]` float32.  Columns beyond the row
-      cannot be reached from the start.
-    """
-    _check_size(size)
-    _check_table(params.right_action, size)
-    column = jnp.arange(size)
-    to_left = jnp.maximum(column - 1, 0)
-    to_right = jnp.minimum(column + 1, size - 1)
-
-    def backup(value_below: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
-        row, right_action = inputs
-        slip = params.slip_probability
-        left = gamma * value_below[to_left]
-        right = _right_reward(params, row, column, size) + gamma * (
-            (1.0 - slip) * value_below[to_right] + slip * value_below[column]
+def check_size(size: int) -> None:
+    """Raises `ValueError` unless there is room for a corner besides the start."""
+    if size < 2:
+        raise ValueError(
+            f"size is {size}, expected at least 2: on fewer columns the start is the corner. "
+            "Choose a larger grid."
         )
-        means_right = right_action[:, None] == jnp.arange(2)[None, :]
-        q = jnp.where(means_right, right[:, None], left[:, None])
-        return jnp.max(q, axis=1), q
-
-    below_the_grid = jnp.zeros((size,), jnp.float32)
-    inputs = (jnp.arange(size), params.right_action)
-    _, q = jax.lax.scan(backup, below_the_grid, inputs, reverse=True)
-    return q
 
 
-def optimal_return(params: Params, size: int) -> Array:
-    """The best undiscounted return from the start, `[]` float32; see `optimal_q`."""
-    return jnp.max(optimal_q(params, size, gamma=1.0)[0, 0])
-
-
-def reward_table(params: Params, size: int) -> Array:
-    """Reward of every cell's actions, without noise, `[N, N, 2]` float32 indexed as `optimal_q`."""
-    _check_size(size)
-    _check_table(params.right_action, size)
-    row, column = jnp.indices((size, size))
-    right = _right_reward(params, row, column, size)
-    means_right = params.right_action[..., None] == jnp.arange(2)[None, None]
-    return jnp.where(means_right, right[..., None], 0.0)
+def check_table(right_action: Array, size: int) -> None:
+    """Raises `ValueError` unless the parameters are for grids of this size."""
+    if jnp.shape(right_action) != (size, size):
+        raise ValueError(
+            f"right_action has shape {jnp.shape(right_action)}, expected ({size}, {size}): "
+            "use the same size for the parameters and the environment."
+        )
 
 
 def _paper(size: int, *, corner_reward: float) -> Params:
@@ -354,30 +327,6 @@ def _paper(size: int, *, corner_reward: float) -> Params:
 
 def _observe(state: State) -> Array:
     return jnp.stack([state.row, state.column])
-
-
-def _right_reward(params: Params, row: Array, column: Array, size: int) -> Array:
-    """Reward of a right move from `row` and `column`, without noise; shaped like `column`."""
-    corner_cost = jnp.where(params.corner_pays_move_cost, params.move_cost, 0.0)
-    reward = jnp.where(column == size - 1, params.corner_reward - corner_cost, -params.move_cost)
-    is_side = (row == size - 1) & (column == params.side_column)
-    return jnp.where(is_side, params.side_reward, reward)
-
-
-def _check_size(size: int) -> None:
-    if size < 2:
-        raise ValueError(
-            f"size is {size}, expected at least 2: on fewer columns the start is the corner. "
-            "Choose a larger grid."
-        )
-
-
-def _check_table(right_action: Array, size: int) -> None:
-    if jnp.shape(right_action) != (size, size):
-        raise ValueError(
-            f"right_action has shape {jnp.shape(right_action)}, expected ({size}, {size}): "
-            "use the same size for the parameters and the environment."
-        )
 
 
 def _check_actions(right_action: Array) -> None:

@@ -16,7 +16,7 @@ def boltzmann(q: Array, eta: float) -> Array:
     """An expert that takes actions in proportion to `exp(eta q)`.
 
     Args:
-      q: what it takes the actions to be worth, `[N, N, 2]`, e.g. `deep_sea.optimal_q`.
+      q: what it takes the actions to be worth, `[N, N, 2]`, e.g. `deep_sea_values.optimal_q`.
       eta: infinity always takes the best action, 0 any, minus infinity always the worst.
 
     Returns:
@@ -60,10 +60,10 @@ def right_until(q: Array, row: int) -> Array:
 
 
 def show(
+    key: Array,
     env: Environment,
     params: deep_sea.Params,
     experts: Array,
-    key: Array,
     *,
     first: Array,
     trajectories: Array,
@@ -78,10 +78,10 @@ def show(
     transition (`is_last`): a replay never draws them, and no path leads there.
 
     Args:
+      key: consumed.  With the same key, fewer trajectories are the first of more.
       env: `deep_sea.make(size)`.
       params: which DeepSea.
       experts: `[M, N, N]`; they take turns.
-      key: random key; it is consumed.  With the same key, fewer are the first of more.
       first: which expert begins.
       trajectories: how many are shown, at most `max_trajectories`.
       rows: how many transitions of each, at most N.  Of a trajectory that is cut off, the frame
@@ -97,16 +97,16 @@ def show(
     num_experts = experts.shape[0]
     number = jnp.arange(max_trajectories)
 
-    def play(number: Array, key: Array) -> Row:
+    def play(key: Array, number: Array) -> Row:
         expert = experts[(first + number) % num_experts]
 
-        def rule(frame: Array, params: deep_sea.Params, key: Array) -> Array:
+        def rule(key: Array, frame: Array, params: deep_sea.Params) -> Array:
             del params
             return jax.random.bernoulli(key, expert[frame[0], frame[1]])
 
-        return deep_sea.demonstrate(env, params, rule, key, size=size, gamma=gamma)
+        return deep_sea.demonstrate(key, env, params, rule, size=size, gamma=gamma)
 
-    played = jax.vmap(play)(number, jax.random.split(key, max_trajectories))
+    played = jax.vmap(play)(jax.random.split(key, max_trajectories), number)
     is_there = (number < trajectories)[:, None]
     step = jnp.arange(size)[None]
     starts = is_there & (step < rows)  # a transition

@@ -89,13 +89,13 @@ def make(height: int, width: int) -> Environment:
     def observe(place: Array) -> Array:
         return place / jnp.asarray(sides, jnp.float32)
 
-    def reset(params: GridParams, key: Array) -> tuple[GridState, Array]:
+    def reset(key: Array, params: GridParams) -> tuple[GridState, Array]:
         del key
         check(params)
         return GridState(place=params.start, time=jnp.int32(0)), observe(params.start)
 
     def step(
-        params: GridParams, state: GridState, action: Array, key: Array
+        key: Array, params: GridParams, state: GridState, action: Array
     ) -> tuple[GridState, EnvStep]:
         draw = jax.random.uniform(key)
         aside = jnp.where(draw < params.slip / 2, -1, jnp.where(draw < params.slip, 1, 0))

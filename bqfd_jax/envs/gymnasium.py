@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bqfd_jax import checks
 from bqfd_jax.envs.host import HostEnvironmentError
 from bqfd_jax.types import HostStep
 
@@ -82,8 +83,7 @@ class GymVector:
         Raises:
           ValueError: there is no such environment, or it is of a kind that cannot be learnt here.
         """
-        if seed < 0:
-            raise ValueError(f"seed is {seed}, but must not be negative")
+        checks.at_least(0, seed=seed, stream=stream)
         made_here = {
             "wrappers": wrappers,
             "max_episode_steps": max_episode_steps,
@@ -299,10 +299,7 @@ def _make(
     options: dict[str, Any] | None,
 ) -> Any:
     gymnasium = _gymnasium()
-    if num_lanes < 1:
-        raise ValueError(f"num_lanes is {num_lanes}, but must be at least 1")
-    if max_episode_steps is not None and max_episode_steps < 1:
-        raise ValueError(f"max_episode_steps is {max_episode_steps}, but must be at least 1")
+    checks.at_least(1, num_lanes=num_lanes, max_episode_steps=max_episode_steps)
     if wrappers and vectorization_mode is None:
         # Batched forms of an environment cannot be wrapped one by one.
         vectorization_mode = "sync"

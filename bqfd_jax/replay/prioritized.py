@@ -1,9 +1,10 @@
 """The replay buffer: demonstrations for ever, a ring per environment lane, one priority tree.
 
-`make_replay` binds the static sizes and returns pure functions; donate the state to whatever
-changes it, or every call copies all rows.
+`make_replay` checks the static sizes and binds them to the pure functions of this module.  Donate
+the state to whatever changes it, or every call copies all rows.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -29,20 +30,35 @@ class ReplayState:
     max_priority: Array  # [] float32, what new rows get
 
 
-class Replay(NamedTuple):
-    """The replay's pure functions."""
+class Sizes(NamedTuple):
+    """What a replay was made for; all static, so that the functions below can be compiled."""
 
-    init: Callable[..., ReplayState]
-    add: Callable[[ReplayState, Row], ReplayState]
-    sample: Callable[..., Batch]
-    sample_demonstrations: Callable[..., Batch]
-    set_priorities: Callable[[ReplayState, Array, Array], ReplayState]
-    count_visits: Callable[[ReplayState, Array], ReplayState]
     layout: rows_lib.Layout
+    frame_shape: tuple[int, ...]
+    frame_dtype: Any
+    stack: int  # frames per observation
     n_step: int
     path_steps: int
     priority_exponent: float
+
+
+class Replay(NamedTuple):
+    """The replay's pure functions, and what it was made for."""
+
+    init: Callable[..., ReplayState]  # (demonstrations=None, demo_priority=1.0)
+    add: Callable[[ReplayState, Row], ReplayState]
+    sample: Callable[..., Batch]  # (key, state, batch_size, importance_exponent=0.4)
+    sample_demonstrations: Callable[[Array, ReplayState, int], Batch]  # (key, state, batch_size)
+    set_priorities: Callable[[ReplayState, Array, Array], ReplayState]  # (state, index, priority)
+    count_visits: Callable[[ReplayState, Array], ReplayState]  # (state, index)
     num_bytes: int  # memory that the state takes
+    layout: rows_lib.Layout
+    frame_shape: tuple[int, ...]
+    frame_dtype: Any
+    stack: int
+    n_step: int
+    path_steps: int
+    priority_exponent: float
 
 
 def make_replay(
@@ -71,18 +87,7 @@ def make_replay(
       priority_exponent: PER's alpha; 0 draws uniformly.
 
     Returns:
-      A `Replay`:
-      `init(demonstrations=None, demo_priority=1.0)` makes the state; the demonstrations are a
-        `Row` with leading axis `num_demo_rows`, episodes one after the other (check them with
-        `check_demonstrations` first).
-      `add(state, row)` writes one row per lane, fields `[L, ...]`.  A transition can be drawn
-        once its n-step successor is there, and until its oldest stacked frame is overwritten.
-      `sample(state, key, batch_size, importance_exponent)` draws by priority; the key is consumed.
-        While nothing is there to draw, all importance weights are 0.
-      `sample_demonstrations(state, key, batch_size)` draws uniformly from the demonstrations.
-      `set_priorities(state, index, priority)` takes priorities, exponent not applied; a row that
-        gets 0 (or NaN) is never drawn again.
-      `count_visits(state, index)` counts those rows of `index` that are demonstrations.
+      The functions of this module, bound to these sizes.
     """
     for name, value, least in (
         ("num_lanes", num_lanes, 1),
@@ -101,183 +106,174 @@ def make_replay(
     layout = rows_lib.Layout(num_demo_rows, num_lanes, rows_per_lane)
     if layout.num_rows > np.iinfo(np.int32).max:
         raise ValueError(f"{layout.num_rows} rows do not fit into int32 indices; use fewer")
-
-    def to_leaf(priority: Array) -> Array:
-        # 0 ** 0 is 1, but a row of priority 0 must not be drawn whatever the exponent.
-        return jnp.where(priority > 0, priority**priority_exponent, 0.0)
-
-    # Compiled, for written outside of jit the demonstrations would copy all rows.
-    @jax.jit
-    def init(demonstrations: Row | None = None, demo_priority: float = 1.0) -> ReplayState:
-        R, E = layout.num_rows, num_demo_rows
-        rows = Row(
-            frame=jnp.zeros((R, *frame_shape), frame_dtype),
-            action=jnp.zeros(R, jnp.int32),
-            reward=jnp.zeros(R, jnp.float32),
-            discount=jnp.zeros(R, jnp.float32),
-            is_first=jnp.zeros(R, bool),
-            is_last=jnp.zeros(R, bool),
-        )
-        _check_fits(demonstrations, E, rows.frame)
-        leaves = jnp.zeros(R, jnp.float32)
-        if demonstrations is not None:
-            rows = jax.tree.map(
-                lambda all_rows, demo: all_rows.at[:E].set(jnp.asarray(demo, all_rows.dtype)),
-                rows,
-                demonstrations,
-            )
-            priority = jnp.where(rows.is_last[:E], 0.0, demo_priority)
-            leaves = leaves.at[:E].set(to_leaf(priority))
-        return ReplayState(
-            rows=rows,
-            tree=sum_tree.init(leaves),
-            visit_count=jnp.ones(E, jnp.int32),
-            position=jnp.zeros((), jnp.int32),
-            num_added=jnp.zeros((), jnp.int32),
-            max_priority=jnp.maximum(1.0, jnp.asarray(demo_priority, jnp.float32)),
-        )
-
-    def add(state: ReplayState, row: Row) -> ReplayState:
-        chex.assert_shape(row.action, (num_lanes,))
-        # Before the very first row there is nothing to stack.
-        row = row.replace(is_first=row.is_first | (state.num_added == 0))
-        index = rows_lib.lane_index(layout, state.position)
-        previous = rows_lib.neighbour(layout, index, -1)
-        rows = jax.tree.map(
-            lambda all_rows, new: all_rows.at[index].set(new.astype(all_rows.dtype)),
-            state.rows,
-            row,
-        )
-        # An episode that was left without an end (a killed run, say) is cut where it stopped.
-        left_open = row.is_first & (rows.discount[previous] > 0)
-        is_last = rows.is_last.at[previous].set(rows.is_last[previous] | left_open)
-        rows = rows.replace(is_last=is_last)
-
-        completed = rows_lib.neighbour(layout, index, -n_step)
-        can_draw = (state.num_added >= n_step) & ~rows.is_last[completed]
-        # This write took the oldest frame of that row's stack.
-        retired = rows_lib.neighbour(layout, index, stack - 1)
-        tree = sum_tree.update(
-            state.tree,
-            jnp.concatenate([completed, retired]),
-            jnp.concatenate(
-                [jnp.where(can_draw, to_leaf(state.max_priority), 0.0), jnp.zeros(num_lanes)]
-            ),
-        )
-        return state.replace(
-            rows=rows,
-            tree=tree,
-            position=(state.position + 1) % rows_per_lane,
-            num_added=jnp.minimum(state.num_added + 1, rows_per_lane),
-        )
-
-    def observe(rows: Row, index: Array) -> Array:
-        return rows.frame[rows_lib.stack_index(rows, layout, index, stack)]
-
-    def gather(state: ReplayState, index: Array, importance_weight: Array) -> Batch:
-        rows = state.rows
-        path = rows_lib.walk(rows, layout, index, n_step)
-        is_expert = index < num_demo_rows
-        first = slice(0, path_steps)
-        if num_demo_rows:
-            visits = state.visit_count[jnp.minimum(path.index[first], num_demo_rows - 1)]
-        else:
-            visits = jnp.zeros_like(path.index[first])
-        later = [observe(rows, path.index[k]) for k in range(1, path_steps)]
-        observation = observe(rows, index)
-        return Batch(
-            observation=observation,
-            action=rows.action[index],
-            reward=path.n_step_return[1],
-            discount=path.discount[1],
-            next_observation=observe(rows, path.index[1]),
-            n_step_return=path.n_step_return[n_step],
-            n_step_discount=path.discount[n_step],
-            n_step_observation=observe(rows, path.index[n_step]),
-            path_observation=(jnp.stack(later, axis=1) if later else observation[:, None][:, :0]),
-            path_action=rows.action[path.index[first]].T,
-            path_discount=_path_discount(path, rows, path_steps).T,
-            path_visit_count=visits.astype(jnp.float32).T,
-            is_expert=is_expert,
-            index=index,
-            importance_weight=importance_weight,
-        )
-
-    def sample(
-        state: ReplayState, key: Array, batch_size: int, importance_exponent: float = 0.4
-    ) -> Batch:
-        index = sum_tree.sample(state.tree, key, batch_size)
-        leaf = sum_tree.get(state.tree, index)
-        # (N P(i)) ** -beta over its maximum in the batch: N and the tree's total cancel.
-        weight = jnp.where(leaf > 0, leaf**-importance_exponent, 0.0)
-        largest = jnp.max(weight)
-        return gather(state, index, weight / jnp.where(largest > 0, largest, 1.0))
-
-    def sample_demonstrations(state: ReplayState, key: Array, batch_size: int) -> Batch:
-        if not num_demo_rows:
-            raise ValueError("there are no demonstrations to draw from; num_demo_rows is 0")
-        drawable = jnp.cumsum(~state.rows.is_last[:num_demo_rows])
-        rank = jax.random.randint(key, (batch_size,), 0, drawable[-1])
-        index = jnp.searchsorted(drawable, rank, side="right").astype(jnp.int32)
-        return gather(state, index, jnp.ones(batch_size))
-
-    def set_priorities(state: ReplayState, index: Array, priority: Array) -> ReplayState:
-        # A row drawn earlier may have been overwritten or retired since: it stays undrawable.
-        still_there = sum_tree.get(state.tree, index) > 0
-        leaf = jnp.where(still_there, to_leaf(priority), 0.0)
-        return state.replace(
-            tree=sum_tree.update(state.tree, index, leaf),
-            max_priority=jnp.maximum(
-                state.max_priority, jnp.max(jnp.where(priority > 0, priority, 0.0))
-            ),
-        )
-
-    def count_visits(state: ReplayState, index: Array) -> ReplayState:
-        # Out-of-bounds indices, the agents' own rows, are dropped.
-        return state.replace(visit_count=state.visit_count.at[index].add(1, mode="drop"))
-
-    row_bytes = int(np.prod(frame_shape, dtype=np.int64)) * np.dtype(frame_dtype).itemsize + 14
-    leaves = 2 ** max(layout.num_rows - 1, 0).bit_length()
+    sizes = Sizes(
+        layout, tuple(frame_shape), frame_dtype, stack, n_step, path_steps, priority_exponent
+    )
     return Replay(
-        init=init,
-        add=add,
-        sample=sample,
-        sample_demonstrations=sample_demonstrations,
-        set_priorities=set_priorities,
+        # Compiled: outside of jit, writing the demonstrations would copy all rows.
+        init=jax.jit(functools.partial(init, sizes)),
+        add=functools.partial(add, sizes),
+        sample=functools.partial(sample, sizes),
+        sample_demonstrations=functools.partial(sample_demonstrations, sizes),
+        set_priorities=functools.partial(set_priorities, sizes),
         count_visits=count_visits,
-        layout=layout,
-        n_step=n_step,
-        path_steps=path_steps,
-        priority_exponent=priority_exponent,
-        num_bytes=layout.num_rows * row_bytes + 2 * leaves * 4 + num_demo_rows * 4,
+        num_bytes=_num_bytes(sizes),
+        **sizes._asdict(),
     )
 
 
-def check_demonstrations(demonstrations: Row, *, lives: bool = False) -> None:
-    """Raises `ValueError` unless the rows are whole episodes, one after the other.
+def init(
+    sizes: Sizes, demonstrations: Row | None = None, demo_priority: float = 1.0
+) -> ReplayState:
+    """A replay that holds the demonstrations and nothing else.
 
     Args:
-      demonstrations: rows with one leading axis.
-      lives: discounts may be 0 within an episode, where a life was lost.  Otherwise such a row is
-        taken for a terminal one whose successor was not marked `is_first`.
+      sizes: bound by `make_replay`, here and below.
+      demonstrations: `num_demo_rows` rows, episodes one after the other (check them with
+        `check_demonstrations` first).
+      demo_priority: their priority at first.
     """
-    is_first, is_last = np.asarray(demonstrations.is_first), np.asarray(demonstrations.is_last)
-    terminates = ~is_last & (np.asarray(demonstrations.discount) == 0)
-    if is_last.all():
-        raise ValueError("the demonstrations hold no transition; leave them out instead")
-    if not is_first[0]:
-        raise ValueError("row 0 of the demonstrations must begin an episode (is_first)")
-    for row in range(len(is_first)):
-        ends_here = row + 1 == len(is_first) or is_first[row + 1]
-        if ends_here and not (is_last[row] or terminates[row]):
-            raise ValueError(
-                f"row {row} of the demonstrations is the last of its episode, but neither "
-                "terminates (discount 0) nor is marked is_last"
-            )
-        if not ends_here and is_last[row]:
-            raise ValueError(f"row {row} is marked is_last, but its episode goes on")
-        if not ends_here and terminates[row] and not is_last[row + 1] and not lives:
-            raise ValueError(f"row {row} terminates (discount 0), but its episode goes on")
+    R, E = sizes.layout.num_rows, sizes.layout.num_demo_rows
+    rows = Row(
+        frame=jnp.zeros((R, *sizes.frame_shape), sizes.frame_dtype),
+        action=jnp.zeros(R, jnp.int32),
+        reward=jnp.zeros(R, jnp.float32),
+        discount=jnp.zeros(R, jnp.float32),
+        is_first=jnp.zeros(R, bool),
+        is_last=jnp.zeros(R, bool),
+    )
+    _check_fits(demonstrations, E, rows.frame)
+    leaves = jnp.zeros(R, jnp.float32)
+    if demonstrations is not None:
+        rows = jax.tree.map(
+            lambda all_rows, demo: all_rows.at[:E].set(jnp.asarray(demo, all_rows.dtype)),
+            rows,
+            demonstrations,
+        )
+        priority = jnp.where(rows.is_last[:E], 0.0, demo_priority)
+        leaves = leaves.at[:E].set(_to_leaf(sizes, priority))
+    return ReplayState(
+        rows=rows,
+        tree=sum_tree.init(leaves),
+        visit_count=jnp.ones(E, jnp.int32),
+        position=jnp.zeros((), jnp.int32),
+        num_added=jnp.zeros((), jnp.int32),
+        max_priority=jnp.maximum(1.0, jnp.asarray(demo_priority, jnp.float32)),
+    )
+
+
+def add(sizes: Sizes, state: ReplayState, row: Row) -> ReplayState:
+    """Writes one row per lane, fields `[L, ...]`.
+
+    A transition can be drawn once its n-step successor is there, and until its oldest stacked
+    frame is overwritten.
+    """
+    layout, num_lanes = sizes.layout, sizes.layout.num_lanes
+    chex.assert_shape(row.action, (num_lanes,))
+    # Before the very first row there is nothing to stack.
+    row = row.replace(is_first=row.is_first | (state.num_added == 0))
+    index = rows_lib.lane_index(layout, state.position)
+    rows = jax.tree.map(
+        lambda all_rows, new: all_rows.at[index].set(new.astype(all_rows.dtype)),
+        state.rows,
+        row,
+    )
+    rows = _end_what_was_left_open(rows, row, rows_lib.neighbour(layout, index, -1))
+
+    completed = rows_lib.neighbour(layout, index, -sizes.n_step)
+    can_draw = (state.num_added >= sizes.n_step) & ~rows.is_last[completed]
+    # This write took the oldest frame of that row's stack.
+    retired = rows_lib.neighbour(layout, index, sizes.stack - 1)
+    new_leaf = _to_leaf(sizes, state.max_priority)
+    tree = sum_tree.update(
+        state.tree,
+        jnp.concatenate([completed, retired]),
+        jnp.concatenate([jnp.where(can_draw, new_leaf, 0.0), jnp.zeros(num_lanes)]),
+    )
+    return state.replace(
+        rows=rows,
+        tree=tree,
+        position=(state.position + 1) % layout.rows_per_lane,
+        num_added=jnp.minimum(state.num_added + 1, layout.rows_per_lane),
+    )
+
+
+def sample(
+    sizes: Sizes, key: Array, state: ReplayState, batch_size: int, importance_exponent: float = 0.4
+) -> Batch:
+    """Draws by priority; the key is consumed.
+
+    While nothing is there to draw, all importance weights are 0.
+    """
+    index = sum_tree.sample(key, state.tree, batch_size)
+    leaf = sum_tree.get(state.tree, index)
+    # (N P(i)) ** -beta over its maximum in the batch: N and the tree's total cancel.
+    weight = jnp.where(leaf > 0, leaf**-importance_exponent, 0.0)
+    largest = jnp.max(weight)
+    return gather(sizes, state, index, weight / jnp.where(largest > 0, largest, 1.0))
+
+
+def sample_demonstrations(sizes: Sizes, key: Array, state: ReplayState, batch_size: int) -> Batch:
+    """Draws uniformly from the demonstrations; the key is consumed."""
+    num_demo_rows = sizes.layout.num_demo_rows
+    if not num_demo_rows:
+        raise ValueError("there are no demonstrations to draw from; num_demo_rows is 0")
+    drawable = jnp.cumsum(~state.rows.is_last[:num_demo_rows])
+    rank = jax.random.randint(key, (batch_size,), 0, drawable[-1])
+    index = jnp.searchsorted(drawable, rank, side="right").astype(jnp.int32)
+    return gather(sizes, state, index, jnp.ones(batch_size))
+
+
+def gather(sizes: Sizes, state: ReplayState, index: Array, importance_weight: Array) -> Batch:
+    """The transitions that start at the rows `index`, both arguments `[B]`."""
+    rows, num_demo_rows = state.rows, sizes.layout.num_demo_rows
+    path = rows_lib.walk(rows, sizes.layout, index, sizes.n_step)
+    first = slice(0, sizes.path_steps)
+    if num_demo_rows:
+        visits = state.visit_count[jnp.minimum(path.index[first], num_demo_rows - 1)]
+    else:
+        visits = jnp.zeros_like(path.index[first])
+    observation = _observe(sizes, rows, index)
+    later = [_observe(sizes, rows, path.index[k]) for k in range(1, sizes.path_steps)]
+    return Batch(
+        observation=observation,
+        action=rows.action[index],
+        reward=path.n_step_return[1],
+        discount=path.discount[1],
+        next_observation=_observe(sizes, rows, path.index[1]),
+        n_step_return=path.n_step_return[sizes.n_step],
+        n_step_discount=path.discount[sizes.n_step],
+        n_step_observation=_observe(sizes, rows, path.index[sizes.n_step]),
+        path_observation=(jnp.stack(later, axis=1) if later else observation[:, None][:, :0]),
+        path_action=rows.action[path.index[first]].T,
+        path_discount=_path_discount(path, rows, sizes.path_steps).T,
+        path_visit_count=visits.astype(jnp.float32).T,
+        is_expert=index < num_demo_rows,
+        index=index,
+        importance_weight=importance_weight,
+    )
+
+
+def set_priorities(sizes: Sizes, state: ReplayState, index: Array, priority: Array) -> ReplayState:
+    """Sets the priorities of rows, both arguments `[B]`; the exponent is not yet applied.
+
+    A row that gets 0 (or NaN) is never drawn again.
+    """
+    # A row drawn earlier may have been overwritten or retired since: it stays undrawable.
+    still_there = sum_tree.get(state.tree, index) > 0
+    leaf = jnp.where(still_there, _to_leaf(sizes, priority), 0.0)
+    return state.replace(
+        tree=sum_tree.update(state.tree, index, leaf),
+        max_priority=jnp.maximum(
+            state.max_priority, jnp.max(jnp.where(priority > 0, priority, 0.0))
+        ),
+    )
+
+
+def count_visits(state: ReplayState, index: Array) -> ReplayState:
+    """Counts those rows of `index` (`[B]`) that are demonstrations."""
+    # Out-of-bounds indices, the agents' own rows, are dropped.
+    return state.replace(visit_count=state.visit_count.at[index].add(1, mode="drop"))
 
 
 def _check_fits(demonstrations: Row | None, num_rows: int, frames: Array) -> None:
@@ -298,3 +294,27 @@ def _path_discount(path: rows_lib.Walk, rows: Row, steps: int) -> Array:
     """Discount of each of the first `steps` transitions of a path, 0 where there is none."""
     starts = path.alive[:steps] & ~rows.is_last[path.index[:steps]]
     return jnp.where(starts, path.discount[:steps], 0.0)
+
+
+def _observe(sizes: Sizes, rows: Row, index: Array) -> Array:
+    """The stacks of frames that end at `index` (`[B]`), `[B, S, *frame_shape]`."""
+    return rows.frame[rows_lib.stack_index(rows, sizes.layout, index, sizes.stack)]
+
+
+def _to_leaf(sizes: Sizes, priority: Array) -> Array:
+    # 0 ** 0 is 1, but a row of priority 0 must not be drawn whatever the exponent.
+    return jnp.where(priority > 0, priority**sizes.priority_exponent, 0.0)
+
+
+def _end_what_was_left_open(rows: Row, row: Row, previous: Array) -> Row:
+    """An episode that was left without an end (a killed run, say) is cut where it stopped."""
+    left_open = row.is_first & (rows.discount[previous] > 0)
+    return rows.replace(is_last=rows.is_last.at[previous].set(rows.is_last[previous] | left_open))
+
+
+def _num_bytes(sizes: Sizes) -> int:
+    """Of rows, the tree's levels and the visit counts."""
+    num_rows, frame = sizes.layout.num_rows, int(np.prod(sizes.frame_shape, dtype=np.int64))
+    row_bytes = frame * np.dtype(sizes.frame_dtype).itemsize + 14
+    leaves = 2 ** max(num_rows - 1, 0).bit_length()
+    return num_rows * row_bytes + 2 * leaves * 4 + sizes.layout.num_demo_rows * 4

@@ -92,7 +92,7 @@ def num_uniforms(tree: SumTree) -> int:
     return max(1, -(-(len(tree) - 1) // _LEVELS_PER_UNIFORM))
 
 
-def sample(tree: SumTree, key: Array, batch_size: int) -> Array:
+def sample(key: Array, tree: SumTree, batch_size: int) -> Array:
     """Stratified draw: leaf `b` lies in the b-th of `batch_size` equal parts of the total weight.
 
     (In deep trees only up to the node where a fresh uniform takes over.)  The batch taken together

@@ -1,19 +1,16 @@
-"""What a run writes for people and plots: lines of JSON, JSON files, and a TensorBoard mirror.
+"""What a run measures: lines of JSON that only grow, and a TensorBoard mirror of them.
 
-All of it is strict JSON: NaN and infinities become null, numpy and jax values become numbers and
-lists.
+It is strict JSON: NaN and infinities become null, numpy and jax values numbers and lists.
 """
 
 import json
-import math
 import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
+from bqfd_jax.files import FileError, plain
 
 
 class MetricsWriter:
@@ -60,8 +57,8 @@ class MetricsWriter:
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Appends a row; if that fails, the file is as before."""
-        plain = _plain(row)
-        line = json.dumps(plain, allow_nan=False).encode() + b"\n"
+        values = plain(row)
+        line = json.dumps(values, allow_nan=False).encode() + b"\n"
         try:
             written = self._file.write(line)
             if written != len(line):
@@ -70,8 +67,8 @@ class MetricsWriter:
             self._file.truncate(self._position)
             raise
         self._position += len(line)
-        if self._tensorboard is not None and plain.get("step") is not None:
-            self._mirror(plain)
+        if self._tensorboard is not None and values.get("step") is not None:
+            self._mirror(values)
 
     def _mirror(self, row: Mapping[str, Any]) -> None:
         """Writes a row for TensorBoard; if that fails the mirror is given up, not the run."""
@@ -114,7 +111,7 @@ def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
       The rows, in order.
 
     Raises:
-      ValueError: a whole line is not JSON.
+      FileError: a whole line is not JSON.
     """
     *lines, _ = Path(path).read_bytes().split(b"\n")
     rows = []
@@ -122,55 +119,8 @@ def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         try:
             rows.append(json.loads(line))
         except ValueError as error:
-            raise ValueError(f"{path}, line {number} is not JSON: {error}") from error
+            raise FileError(f"{path}, line {number} is not JSON: {error}") from error
     return rows
-
-
-def write_json_atomic(path: str | os.PathLike[str], obj: Any) -> None:
-    """Writes `obj` as JSON so that `path` holds either the old text or all of the new.
-
-    Args:
-      path: the file, in a directory that exists.
-      obj: dicts, lists, numbers, strings, and numpy or jax arrays.
-    """
-    write_text_atomic(path, json.dumps(_plain(obj), indent=2, allow_nan=False) + "\n")
-
-
-def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text so that `path`, in a directory that exists, holds the old one or the new."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def _plain(value: Any, where: str = "the row") -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(item, f"{where}[{key!r}]") for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
-        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
-            raise TypeError(f"{where} is a PRNG key, which JSON cannot hold")
-        return _plain(np.asarray(value).tolist(), where)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    raise TypeError(f"{where} is a {type(value).__name__}, which JSON cannot hold")
 
 
 def _end_of_last_line(path: Path, end: int) -> int:

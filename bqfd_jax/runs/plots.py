@@ -10,21 +10,18 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from bqfd_jax.files import replacing_path
+
 # Curves that lie upon each other stay visible if they differ in more than colour.
 _STYLES = ("-", "--", "-.", ":")
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
-    """Writes a figure under a temporary name, then renames it."""
-    path = Path(path)
-    temporary = path.with_name(f".tmp-{path.name}")
-    try:
+    """Writes a figure, whole or not at all; the ending of `path` chooses the format."""
+    with replacing_path(path) as temporary:
         figure.savefig(temporary, dpi=130, bbox_inches="tight")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+    return Path(path)
 
 
 def curves(
@@ -331,6 +328,6 @@ def intervals(
         axis.set_xticks(x, x_names, rotation=45, ha="right", fontsize=8)
         axis.grid(alpha=0.25)
     axes[0].set_ylabel(y_label)
-    # Beside the panels, for it belongs to all of them.
+    # Beside the panels, because it belongs to all of them.
     axes[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.02, 0.5))
     return save_figure(figure, path)

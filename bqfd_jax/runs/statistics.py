@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bqfd_jax import checks
+
 
 class Interval(NamedTuple):
     """An estimate and how sure it is."""
@@ -61,12 +63,8 @@ def bootstrap_interval(
     scores = _check(scores)
     if scores.ndim != 2:
         raise ValueError(f"scores have shape {scores.shape}, but must be [tasks, seeds]")
-    if samples < 1:
-        raise ValueError(f"samples is {samples}, but must be at least 1")
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}, but must lie between 0 and 1")
-    if copies < 1:
-        raise ValueError(f"copies is {copies}, but must be at least 1")
+    checks.at_least(1, samples=samples, copies=copies)
+    checks.require(0 < level < 1, "level", level, "between 0 and 1")
     seed = random.integers(scores.shape[1], size=(samples, *scores.shape))
     drawn = np.take_along_axis(scores[None], seed, axis=2)
     means = interquartile_mean(np.repeat(drawn, copies, axis=2))

@@ -1,11 +1,14 @@
 """Films: frames in, an mp4 file out, whole or not at all."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from bqfd_jax.files import replacing_path
 
 
 class Mp4:
@@ -25,10 +28,8 @@ class Mp4:
 
     def __init__(self, path: str | os.PathLike[str], *, fps: int = 15, scale: int = 1):
         self._av = _av()
-        self._path = Path(path)
-        self._temporary = self._path.with_name(f".tmp-{self._path.name}")
+        self._path = path
         self._fps, self._scale = fps, scale
-        self._container = self._av.open(str(self._temporary), "w", format="mp4")
         self._stream: Any = None
 
     def add(self, frame: np.ndarray) -> None:
@@ -43,19 +44,23 @@ class Mp4:
         self._container.mux(encoded)
 
     def __enter__(self) -> "Mp4":
+        self._opening = self._opened()
+        self._opening.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        try:
-            if self._stream is not None:
-                self._container.mux(self._stream.encode())
-            self._container.close()
-            if kind is None and self._stream is None:
+    def __exit__(self, *exception: Any) -> bool | None:
+        return self._opening.__exit__(*exception)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[None]:
+        with (
+            replacing_path(self._path) as temporary,
+            self._av.open(str(temporary), "w", format="mp4") as self._container,
+        ):
+            yield
+            if self._stream is None:
                 raise ValueError(f"there are no frames to write to {self._path}")
-            if kind is None:
-                os.replace(self._temporary, self._path)
-        finally:
-            self._temporary.unlink(missing_ok=True)
+            self._container.mux(self._stream.encode())
 
 
 def _enlarge(frame: np.ndarray, scale: int) -> np.ndarray:

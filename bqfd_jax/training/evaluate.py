@@ -1,4 +1,4 @@
-"""How well a policy plays: whole episodes in environments of their own."""
+"""Playing whole episodes: the one player that evaluations, recordings and films share."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bqfd_jax import exploration
+from bqfd_jax import checks, exploration
 from bqfd_jax.envs import host
 from bqfd_jax.replay.rows import push_frame
 from bqfd_jax.types import Array, HostEnvironment, HostStep, Params
@@ -18,10 +18,49 @@ class Evaluation(NamedTuple):
 
     scores: np.ndarray  # [L] float64, sums of the game's own rewards
     lengths: np.ndarray  # [L] int64, agent steps
-    truncated: np.ndarray  # [L] bool, cut off by the time limit
+    truncated: np.ndarray  # [L] bool, cut off by a time limit
 
 
+Choose = Callable[[HostStep], np.ndarray]  # what all lanes show -> actions [L]
+OnStep = Callable[[HostStep], bool | None]
 Evaluate = Callable[..., Evaluation]
+
+
+def play(
+    env: HostEnvironment,
+    choose: Choose,
+    *,
+    max_steps: int | None = None,
+    on_step: OnStep | None = None,
+) -> Evaluation:
+    """Plays one episode in every lane.
+
+    A lane's first episode counts and no other: otherwise short ones would be counted more often.
+
+    Args:
+      env: environments that nobody else steps; they are reset.
+      choose: actions of all lanes; those of lanes whose episode has ended do not matter.
+      max_steps: after which all episodes are cut off.
+      on_step: is called with every `HostStep`, the first included, and may return True to stop.
+    """
+    scores = host.Scores(env.num_lanes)
+    ended = np.zeros(env.num_lanes, bool)
+    truncated = np.zeros(env.num_lanes, bool)
+    final = np.zeros(env.num_lanes)
+    lengths = np.zeros(env.num_lanes, np.int64)
+    step, time = env.reset(), 0
+    while True:
+        scores.see(step)
+        final = np.where(ended, final, scores.running)
+        truncated |= step.is_last & ~ended & (step.discount > 0)
+        ended |= step.is_last
+        stop = on_step is not None and on_step(step)
+        if time == max_steps:
+            truncated |= ~ended
+        if ended.all() or stop or time == max_steps:
+            return Evaluation(scores=final, lengths=lengths, truncated=truncated)
+        lengths += ~ended
+        step, time = env.step(choose(step)), time + 1
 
 
 def make_evaluate(
@@ -31,55 +70,41 @@ def make_evaluate(
     stack: int = 1,
     epsilon: float = 0.001,
 ) -> Evaluate:
-    """A function that plays one episode in every lane and gives their scores.
+    """A function that plays one episode in every lane by a network and gives their scores.
 
     Args:
-      q_values: an agent's `evaluate`, from `[L, S, *frame_shape]` to `[L, A]`.
+      q_values: an agent's, from `[L, S, *frame_shape]` to `[L, A]`.
       env: environments that nobody else steps; they are reset each time.
       stack: frames per observation.
       epsilon: probability of a random action.
 
     Returns:
-      `evaluate(params, key, on_step=None)` -> `Evaluation`.  A lane's first episode counts and no
-      other, for what ends soon would be counted more often.  `on_step` is called with every
-      `HostStep`, the first included, and may return True to stop early.
+      `evaluate(key, params, on_step=None)` -> `Evaluation`; see `play`.  The key is consumed.
     """
-    if not 0 <= epsilon <= 1:
-        raise ValueError(f"epsilon is {epsilon}, but must lie in [0, 1]")
+    checks.within(0, 1, epsilon=epsilon)
 
     def act(
-        params: Params, observation: Array, frame: Array, is_first: Array, key: Array, time: Array
+        key: Array, params: Params, observation: Array, frame: Array, is_first: Array, time: Array
     ) -> tuple[Array, Array]:
         observation = push_frame(observation, frame, is_first)
         keys = jax.random.split(jax.random.fold_in(key, time), env.num_lanes)
         pick = jax.vmap(exploration.epsilon_greedy, in_axes=(0, 0, None))
         return observation, pick(keys, q_values(params, observation), epsilon)
 
-    act = jax.jit(act, donate_argnums=1)
+    act = jax.jit(act, donate_argnums=2)
 
-    def evaluate(
-        params: Params, key: Array, on_step: Callable[[HostStep], bool | None] | None = None
-    ) -> Evaluation:
+    def evaluate(key: Array, params: Params, on_step: OnStep | None = None) -> Evaluation:
         observation = jnp.zeros((env.num_lanes, stack, *env.frame_shape), env.frame_dtype)
-        scores = host.Scores(env.num_lanes)
-        ended = np.zeros(env.num_lanes, bool)
-        truncated = np.zeros(env.num_lanes, bool)
-        final = np.zeros(env.num_lanes)
-        lengths = np.zeros(env.num_lanes, np.int64)
-        step, time = env.reset(), 0
-        while True:
-            scores.see(step)
-            final = np.where(ended, final, scores.running)
-            ends_now = step.is_last & ~ended
-            truncated |= ends_now & (step.discount > 0)
-            ended |= step.is_last
-            stop = on_step is not None and on_step(step)
-            if ended.all() or stop:
-                return Evaluation(scores=final, lengths=lengths, truncated=truncated)
-            lengths += ~ended
+        time = 0
+
+        def choose(step: HostStep) -> np.ndarray:
+            nonlocal observation, time
             observation, actions = act(
-                params, observation, step.frame, step.is_first, key, np.int32(time)
+                key, params, observation, step.frame, step.is_first, np.int32(time)
             )
-            step, time = env.step(np.asarray(actions)), time + 1
+            time += 1
+            return np.asarray(actions)
+
+        return play(env, choose, on_step=on_step)
 
     return evaluate

@@ -4,6 +4,7 @@ A run is a pure function of its key, so seeds are a vmap, and a chunk of a run i
 call.  Between chunks the host is free to look at the numbers, draw a progress bar or save.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from bqfd_jax.agents import Agent
 from bqfd_jax.agents.acting import ActorState
 from bqfd_jax.envs.auto_reset import auto_reset
-from bqfd_jax.replay import Replay, ReplayState
+from bqfd_jax.replay import Replay, ReplayState, check_discounts
 from bqfd_jax.replay.rows import push_frame
 from bqfd_jax.types import Array, Environment, LearnerState, Row
 
@@ -46,10 +47,20 @@ class Trace:
 class Trainer(NamedTuple):
     """Training as pure functions; each may be vmapped over keys and environment parameters."""
 
-    init: Callable[..., TrainState]  # (key, env_params, demonstrations) -> state
+    init: Callable[..., TrainState]  # (key, env_params, demonstrations=None) -> state
     pretrain: Callable[..., tuple[TrainState, dict[str, Array]]]  # (state, num_updates)
     run: Callable[..., tuple[TrainState, Trace]]  # (state, env_params, num_iterations)
     steps_per_iteration: int  # agent steps, over all lanes
+
+
+class Parts(NamedTuple):
+    """What training is made of; all static."""
+
+    env: Environment
+    agent: Agent
+    replay: Replay
+    lane_steps: int  # steps of each lane between updates
+    updates_per_period: int
 
 
 def make_trainer(
@@ -57,9 +68,7 @@ def make_trainer(
     agent: Agent,
     replay: Replay,
     *,
-    gamma: float,
-    stack: int = 1,
-    update_period: int = 1,
+    update_period: int | None = None,
     updates_per_period: int = 1,
 ) -> Trainer:
     """Binds an environment, an agent and a replay into training.
@@ -68,103 +77,147 @@ def make_trainer(
       env: a jnp environment.
       agent: made for the same replay.
       replay: its lanes are the environments that are stepped side by side.
-      gamma: discount per step.
-      stack: frames per observation, as the replay was made for.
-      update_period: steps of each lane between updates.
+      update_period: agent steps, over all lanes, between updates; a multiple of the lanes, and as
+        many as there are lanes unless given.
       updates_per_period: updates made then.
 
     Returns:
-      A `Trainer`.  `run(state, env_params, num_iterations)` does `update_period` steps in every
-      lane and then the updates, `num_iterations` times (a static number).  `updates=False` only
-      acts, to have something to learn from; until there is, updates change nothing much.
+      The functions below, bound to these.
     """
     num_lanes = replay.layout.num_lanes
-    reset_lanes = jax.vmap(env.reset, in_axes=(None, 0))
-    step_lanes = jax.vmap(auto_reset(env), in_axes=(None, 0, 0, 0))
-
-    def init(key: Array, env_params: Any, demonstrations: Row | None = None) -> TrainState:
-        key, learner_key, reset_key = jax.random.split(key, 3)
-        env_state, frame = reset_lanes(env_params, jax.random.split(reset_key, num_lanes))
-        observation = jnp.repeat(frame[:, None], stack, axis=1)
-        return TrainState(
-            learner=agent.init(learner_key, observation),
-            replay=replay.init(demonstrations),
-            actor=agent.init_actor(num_lanes),
-            env_state=env_state,
-            observation=observation,
-            is_first=jnp.ones(num_lanes, bool),
-            episode_return=jnp.zeros(num_lanes, jnp.float32),
-            step=jnp.zeros((), jnp.int32),
-            key=key,
+    period = num_lanes if update_period is None else update_period
+    if period < num_lanes or period % num_lanes:
+        raise ValueError(
+            f"update_period is {period}, but must be a multiple of the {num_lanes} lanes: it "
+            "counts agent steps over all of them"
         )
-
-    def interact(state: TrainState, env_params: Any) -> tuple[TrainState, tuple[Array, Array]]:
-        key, act_key, step_key = jax.random.split(state.key, 3)
-        action, actor = agent.act(
-            state.learner.params,
-            state.actor,
-            state.observation,
-            state.is_first,
-            act_key,
-            state.step,
-        )
-        env_state, outcome, next_frame = step_lanes(
-            env_params, state.env_state, action, jax.random.split(step_key, num_lanes)
-        )
-        row = Row(
-            frame=state.observation[:, -1],
-            action=action,
-            reward=outcome.reward,
-            discount=jnp.where(outcome.terminated, 0.0, jnp.float32(gamma)),
-            is_first=state.is_first,
-            # Where a step was cut off, its own outcome is not kept; the step before it still
-            # bootstraps from this row's frame.
-            is_last=outcome.truncated & ~outcome.terminated,
-        )
-        ended = outcome.terminated | outcome.truncated
-        episode_return = state.episode_return + outcome.reward
-        state = state.replace(
-            replay=replay.add(state.replay, row),
-            actor=actor,
-            env_state=env_state,
-            observation=push_frame(state.observation, next_frame, ended),
-            is_first=ended,
-            episode_return=jnp.where(ended, 0.0, episode_return),
-            step=state.step + num_lanes,
-            key=key,
-        )
-        return state, (ended, episode_return)
-
-    def learn(state: TrainState, update: Callable[..., Any]) -> tuple[TrainState, dict]:
-        key, update_key = jax.random.split(state.key)
-        learner, replay_state, metrics = update(state.learner, state.replay, update_key, state.step)
-        return state.replace(learner=learner, replay=replay_state, key=key), metrics
-
-    def pretrain(state: TrainState, num_updates: int) -> tuple[TrainState, dict[str, Array]]:
-        return jax.lax.scan(
-            lambda state, _: learn(state, agent.pretrain), state, length=num_updates
-        )
-
-    def run(
-        state: TrainState, env_params: Any, num_iterations: int, *, updates: bool = True
-    ) -> tuple[TrainState, Trace]:
-        def iterate(state: TrainState, _: None) -> tuple[TrainState, Trace]:
-            state, (ended, returns) = jax.lax.scan(
-                lambda state, _: interact(state, env_params), state, length=update_period
-            )
-            metrics = {}
-            if updates:
-                state, metrics = jax.lax.scan(
-                    lambda state, _: learn(state, agent.update), state, length=updates_per_period
-                )
-                metrics = jax.tree.map(jnp.mean, metrics)
-            return state, Trace(episode_ended=ended, episode_return=returns, metrics=metrics)
-
-        return jax.lax.scan(iterate, state, length=num_iterations)
-
+    parts = Parts(env, agent, replay, period // num_lanes, updates_per_period)
     return Trainer(
-        init=init, pretrain=pretrain, run=run, steps_per_iteration=update_period * num_lanes
+        init=functools.partial(init, parts),
+        pretrain=functools.partial(pretrain, parts),
+        run=functools.partial(run, parts),
+        steps_per_iteration=period,
     )
+
+
+def init(
+    parts: Parts, key: Array, env_params: Any, demonstrations: Row | None = None
+) -> TrainState:
+    """The state at the beginning of a run; the key is consumed.
+
+    Raises:
+      ValueError: the demonstrations were made with another discount than the agent's (unless they
+        are traced).
+    """
+    _, agent, replay, *_ = parts
+    if demonstrations is not None and not _is_traced(demonstrations):
+        check_discounts(demonstrations, agent.gamma)
+    num_lanes = replay.layout.num_lanes
+    key, learner_key, reset_key = jax.random.split(key, 3)
+    reset_lanes = jax.vmap(parts.env.reset, in_axes=(0, None))
+    env_state, frame = reset_lanes(jax.random.split(reset_key, num_lanes), env_params)
+    observation = jnp.repeat(frame[:, None], replay.stack, axis=1)
+    return TrainState(
+        learner=agent.init(learner_key, observation),
+        replay=replay.init(demonstrations),
+        actor=agent.init_actor(num_lanes),
+        env_state=env_state,
+        observation=observation,
+        is_first=jnp.ones(num_lanes, bool),
+        episode_return=jnp.zeros(num_lanes, jnp.float32),
+        step=jnp.zeros((), jnp.int32),
+        key=key,
+    )
+
+
+def pretrain(
+    parts: Parts, state: TrainState, num_updates: int
+) -> tuple[TrainState, dict[str, Array]]:
+    """That many updates on demonstrations alone, and the metrics of each."""
+    return jax.lax.scan(
+        lambda state, _: _learn(parts.agent.pretrain, state), state, length=num_updates
+    )
+
+
+def run(
+    parts: Parts, state: TrainState, env_params: Any, num_iterations: int, *, updates: bool = True
+) -> tuple[TrainState, Trace]:
+    """Steps in every lane until an update is due, then the updates, and all that many times.
+
+    Args:
+      parts: bound by `make_trainer`.
+      state: donate it.
+      env_params: of the environment.
+      num_iterations: how many times; a static number.
+      updates: False only acts, to have something to learn from; until there is, updates change
+        next to nothing.
+    """
+
+    def iterate(state: TrainState, _: None) -> tuple[TrainState, Trace]:
+        state, (ended, returns) = jax.lax.scan(
+            lambda state, _: _interact(parts, state, env_params), state, length=parts.lane_steps
+        )
+        metrics = {}
+        if updates:
+            state, metrics = jax.lax.scan(
+                lambda state, _: _learn(parts.agent.update, state),
+                state,
+                length=parts.updates_per_period,
+            )
+            metrics = jax.tree.map(jnp.mean, metrics)
+        return state, Trace(episode_ended=ended, episode_return=returns, metrics=metrics)
+
+    return jax.lax.scan(iterate, state, length=num_iterations)
+
+
+def _interact(
+    parts: Parts, state: TrainState, env_params: Any
+) -> tuple[TrainState, tuple[Array, Array]]:
+    """One step in every lane, written to the replay; which episodes it ended, and their returns."""
+    env, agent, replay, *_ = parts
+    num_lanes = replay.layout.num_lanes
+    key, act_key, step_key = jax.random.split(state.key, 3)
+    action, actor = agent.act(
+        act_key, state.learner.params, state.actor, state.observation, state.is_first, state.step
+    )
+    step_lanes = jax.vmap(auto_reset(env), in_axes=(0, None, 0, 0))
+    env_state, outcome, next_frame = step_lanes(
+        jax.random.split(step_key, num_lanes), env_params, state.env_state, action
+    )
+    row = Row(
+        frame=state.observation[:, -1],
+        action=action,
+        reward=outcome.reward,
+        discount=jnp.where(outcome.terminated, 0.0, jnp.float32(agent.gamma)),
+        is_first=state.is_first,
+        # Where a step was cut off, its own outcome is not kept; the step before it still
+        # bootstraps from this row's frame.
+        is_last=outcome.truncated & ~outcome.terminated,
+    )
+    ended = outcome.terminated | outcome.truncated
+    episode_return = state.episode_return + outcome.reward
+    state = state.replace(
+        replay=replay.add(state.replay, row),
+        actor=actor,
+        env_state=env_state,
+        observation=push_frame(state.observation, next_frame, ended),
+        is_first=ended,
+        episode_return=jnp.where(ended, 0.0, episode_return),
+        step=state.step + num_lanes,
+        key=key,
+    )
+    return state, (ended, episode_return)
+
+
+def _learn(update: Callable[..., Any], state: TrainState) -> tuple[TrainState, dict[str, Array]]:
+    """One update, the agent's own or its pre-training."""
+    key, update_key = jax.random.split(state.key)
+    learner, replay_state, metrics = update(update_key, state.learner, state.replay, state.step)
+    return state.replace(learner=learner, replay=replay_state, key=key), metrics
+
+
+def _is_traced(tree: Any) -> bool:
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
 
 
 def runs_sharding(num_runs: int) -> jax.sharding.NamedSharding:

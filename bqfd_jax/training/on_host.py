@@ -22,6 +22,7 @@ from bqfd_jax.agents.acting import ActorState
 from bqfd_jax.envs import host
 from bqfd_jax.replay import Replay, ReplayState
 from bqfd_jax.replay.rows import push_frame
+from bqfd_jax.streams import KeyStream
 from bqfd_jax.types import Array, HostEnvironment, HostStep, LearnerState, Row
 
 
@@ -62,145 +63,149 @@ class Seen(NamedTuple):
 class HostTrainer(NamedTuple):
     """Training as compiled functions; each but `init` takes over the memory of its state."""
 
-    init: Callable[..., HostTrainState]  # (key, demonstrations or None) -> state
+    init: Callable[..., HostTrainState]  # (key, demonstrations=None) -> state
     init_lanes: Callable[[], LaneState]
-    begin: Callable[..., tuple[HostTrainState, Array]]  # (state, Seen) -> (state, actions [L])
+    begin: Callable[..., tuple[HostTrainState, Array]]  # `act`: (state, Seen) -> (.., actions [L])
     interact: Callable[..., tuple[HostTrainState, Array]]  # the same
-    update: Callable[[HostTrainState], HostTrainState]
-    iterate: Callable[..., tuple[HostTrainState, Array]]  # (state, Seen, count): both in one call
-    pretrain: Callable[[HostTrainState], HostTrainState]
+    update: Callable[[HostTrainState], HostTrainState]  # `learn` by the agent's update
+    iterate: Callable[..., tuple[HostTrainState, Array]]  # (state, Seen, count)
+    pretrain: Callable[[HostTrainState], HostTrainState]  # `learn` by the agent's pre-training
     read: Callable[..., tuple[HostTrainState, Array, dict[str, Array]]]  # state -> (.., means)
 
 
-def make_host_trainer(
-    agent: Agent,
-    replay: Replay,
-    *,
-    frame_shape: tuple[int, ...],
-    frame_dtype: Any,
-    gamma: float,
-    stack: int = 1,
-) -> HostTrainer:
-    """Binds an agent and a replay into the phases of training on the host.
+def make_host_trainer(agent: Agent, replay: Replay) -> HostTrainer:
+    """Compiles the functions below for an agent and the replay that it was made for.
 
-    Args:
-      agent: made for the same replay.
-      replay: its lanes are the environments that are stepped side by side.
-      frame_shape: shape of one frame.
-      frame_dtype: its dtype.
-      gamma: discount per step.
-      stack: frames per observation, as the replay was made for.
-
-    Returns:
-      A `HostTrainer`.
-      `begin` is shown the first observations of new episodes and chooses actions.
-      `interact` is shown what came of them: it writes that into the replay and chooses the next.
-      `update` learns from one batch, `pretrain` from one of demonstrations alone.
-      `iterate` is `interact` and then `count` times `update`, in one call.
-      `read` gives the number of updates since it was last called, the means of their metrics, and
-        with these what the agent says of its replay.
+    The lanes of the replay are the environments that are stepped side by side.
     """
-    num_lanes = replay.layout.num_lanes
 
-    def init_lanes() -> LaneState:
-        return LaneState(
-            actor=agent.init_actor(num_lanes),
-            observation=jnp.zeros((num_lanes, stack, *frame_shape), frame_dtype),
-            is_first=jnp.zeros(num_lanes, bool),
-            is_last=jnp.zeros(num_lanes, bool),
-            action=jnp.zeros(num_lanes, jnp.int32),
-        )
-
-    def init(key: Array, demonstrations: Row | None = None) -> HostTrainState:
-        lanes = init_lanes()
-        learner = agent.init(jax.random.fold_in(key, 0), lanes.observation)
-        replay_state = replay.init(demonstrations)
-        metrics = jax.eval_shape(agent.update, learner, replay_state, key, 0)[2]
-        return HostTrainState(
-            learner=learner,
-            replay=replay_state,
-            lanes=lanes,
-            step=jnp.zeros((), jnp.int32),
-            key=jax.random.clone(key),
-            totals={name: jnp.zeros((), jnp.float32) for name in metrics},
-            num_totals=jnp.zeros((), jnp.int32),
-        )
-
-    def act(state: HostTrainState, seen: Seen) -> tuple[HostTrainState, Array]:
-        observation = push_frame(state.lanes.observation, seen.frame, seen.is_first)
-        key = jax.random.fold_in(jax.random.fold_in(state.key, 1), state.step)
-        action, actor = agent.act(
-            state.learner.params, state.lanes.actor, observation, seen.is_first, key, state.step
-        )
-        lanes = LaneState(
-            actor=actor,
-            observation=observation,
-            is_first=seen.is_first,
-            is_last=seen.is_last,
-            action=action,
-        )
-        return state.replace(lanes=lanes, step=state.step + num_lanes), action
-
-    def interact(state: HostTrainState, seen: Seen) -> tuple[HostTrainState, Array]:
-        row = Row(
-            frame=state.lanes.observation[:, -1],
-            action=state.lanes.action,
-            reward=seen.reward,
-            discount=jnp.float32(gamma) * seen.discount,
-            is_first=state.lanes.is_first,
-            is_last=state.lanes.is_last,
-        )
-        return act(state.replace(replay=replay.add(state.replay, row)), seen)
-
-    def learn(state: HostTrainState, update: Callable[..., Any]) -> HostTrainState:
-        key = jax.random.fold_in(jax.random.fold_in(state.key, 2), state.learner.updates)
-        learner, replay_state, metrics = update(state.learner, state.replay, key, state.step)
-        return state.replace(
-            learner=learner,
-            replay=replay_state,
-            totals={name: state.totals[name] + value for name, value in metrics.items()},
-            num_totals=state.num_totals + 1,
-        )
-
-    def iterate(state: HostTrainState, seen: Seen, count: Array) -> tuple[HostTrainState, Array]:
-        state, action = interact(state, seen)
-        return jax.lax.fori_loop(
-            0, count, lambda _, state: learn(state, agent.update), state
-        ), action
-
-    def read(state: HostTrainState) -> tuple[HostTrainState, Array, dict[str, Array]]:
-        count = state.num_totals
-        means = {name: total / count for name, total in state.totals.items()}
-        state = state.replace(
-            totals=jax.tree.map(jnp.zeros_like, state.totals),
-            num_totals=jnp.zeros((), jnp.int32),
-        )
-        return state, count, means | agent.describe(state.replay)
-
-    def donating(function: Callable[..., Any]) -> Callable[..., Any]:
-        return jax.jit(function, donate_argnums=0)
+    def compiled(function: Callable[..., Any], *parts: Any) -> Callable[..., Any]:
+        return jax.jit(functools.partial(function, *parts), donate_argnums=0)
 
     return HostTrainer(
-        init=jax.jit(init),
-        init_lanes=jax.jit(init_lanes),
-        begin=donating(act),
-        interact=donating(interact),
-        update=donating(lambda state: learn(state, agent.update)),
-        iterate=donating(iterate),
-        pretrain=donating(lambda state: learn(state, agent.pretrain)),
-        read=donating(read),
+        init=jax.jit(functools.partial(init, agent, replay)),
+        init_lanes=jax.jit(functools.partial(init_lanes, agent, replay)),
+        begin=compiled(act, agent),
+        interact=compiled(interact, agent, replay),
+        update=compiled(learn, agent.update),
+        iterate=compiled(iterate, agent, replay),
+        pretrain=compiled(learn, agent.pretrain),
+        read=compiled(read, agent),
     )
 
 
+def init_lanes(agent: Agent, replay: Replay) -> LaneState:
+    """Before anything was seen."""
+    num_lanes = replay.layout.num_lanes
+    return LaneState(
+        actor=agent.init_actor(num_lanes),
+        observation=jnp.zeros((num_lanes, replay.stack, *replay.frame_shape), replay.frame_dtype),
+        is_first=jnp.zeros(num_lanes, bool),
+        is_last=jnp.zeros(num_lanes, bool),
+        action=jnp.zeros(num_lanes, jnp.int32),
+    )
+
+
+def init(
+    agent: Agent, replay: Replay, key: Array, demonstrations: Row | None = None
+) -> HostTrainState:
+    """The state at the beginning of a run."""
+    lanes = init_lanes(agent, replay)
+    network_key = jax.random.fold_in(key, KeyStream.NETWORK)
+    learner = agent.init(network_key, lanes.observation)
+    replay_state = replay.init(demonstrations)
+    metrics = jax.eval_shape(agent.update, key, learner, replay_state, 0)[2]
+    return HostTrainState(
+        learner=learner,
+        replay=replay_state,
+        lanes=lanes,
+        step=jnp.zeros((), jnp.int32),
+        key=jax.random.clone(key),
+        totals={name: jnp.zeros((), jnp.float32) for name in metrics},
+        num_totals=jnp.zeros((), jnp.int32),
+    )
+
+
+def act(agent: Agent, state: HostTrainState, seen: Seen) -> tuple[HostTrainState, Array]:
+    """Chooses actions on the newest observations; alone, on the first ones of new episodes."""
+    observation = push_frame(state.lanes.observation, seen.frame, seen.is_first)
+    key = _stream_key(state, KeyStream.ACTING, state.step)
+    action, actor = agent.act(
+        key, state.learner.params, state.lanes.actor, observation, seen.is_first, state.step
+    )
+    lanes = LaneState(
+        actor=actor,
+        observation=observation,
+        is_first=seen.is_first,
+        is_last=seen.is_last,
+        action=action,
+    )
+    return state.replace(lanes=lanes, step=state.step + action.shape[0]), action
+
+
+def interact(
+    agent: Agent, replay: Replay, state: HostTrainState, seen: Seen
+) -> tuple[HostTrainState, Array]:
+    """Writes what came of the last actions into the replay, and chooses the next."""
+    row = Row(
+        frame=state.lanes.observation[:, -1],
+        action=state.lanes.action,
+        reward=seen.reward,
+        discount=jnp.float32(agent.gamma) * seen.discount,
+        is_first=state.lanes.is_first,
+        is_last=state.lanes.is_last,
+    )
+    return act(agent, state.replace(replay=replay.add(state.replay, row)), seen)
+
+
+def learn(update: Callable[..., Any], state: HostTrainState) -> HostTrainState:
+    """Learns from one batch, by the agent's update or its pre-training."""
+    key = _stream_key(state, KeyStream.UPDATES, state.learner.updates)
+    learner, replay_state, metrics = update(key, state.learner, state.replay, state.step)
+    return state.replace(
+        learner=learner,
+        replay=replay_state,
+        totals={name: state.totals[name] + value for name, value in metrics.items()},
+        num_totals=state.num_totals + 1,
+    )
+
+
+def iterate(
+    agent: Agent, replay: Replay, state: HostTrainState, seen: Seen, count: Array
+) -> tuple[HostTrainState, Array]:
+    """`interact`, and then `count` updates, in one call."""
+    state, action = interact(agent, replay, state, seen)
+    learn_once = functools.partial(learn, agent.update)
+    return jax.lax.fori_loop(0, count, lambda _, state: learn_once(state), state), action
+
+
+def read(agent: Agent, state: HostTrainState) -> tuple[HostTrainState, Array, dict[str, Array]]:
+    """How many updates there were since the last call, and the means of their metrics.
+
+    With the means comes what the agent says of its replay.
+    """
+    count = state.num_totals
+    means = {name: total / count for name, total in state.totals.items()}
+    state = state.replace(
+        totals=jax.tree.map(jnp.zeros_like, state.totals),
+        num_totals=jnp.zeros((), jnp.int32),
+    )
+    return state, count, means | agent.describe(state.replay)
+
+
+def _stream_key(state: HostTrainState, stream: KeyStream, counter: Array) -> Array:
+    return jax.random.fold_in(jax.random.fold_in(state.key, stream), counter)
+
+
 def to_checkpoint(state: HostTrainState, *, with_replay: bool = True) -> dict[str, Any]:
-    """What is worth saving of a state.
+    """What is worth saving of a state: the items of a checkpoint.
 
     Without the replay, which may take gigabytes, the mean of its visit counts is kept.
     """
-    saved = {name: getattr(state, name) for name in _SAVED}
+    run = {name: getattr(state, name) for name in _COUNTERS}
     if with_replay:
-        return saved | {"replay": state.replay}
-    return saved | {"mean_visits": _mean_visits(state.replay)}
+        return {"learner": state.learner, "run": run, "replay": state.replay}
+    return {"learner": state.learner, "run": run | {"mean_visits": _mean_visits(state.replay)}}
 
 
 def from_checkpoint(
@@ -216,18 +221,23 @@ def from_checkpoint(
       trainer: that the state is for.
       fresh_replay: makes a replay that holds the demonstrations and nothing else.
     """
+    run = saved["run"]
     if "replay" in saved:
         replay_state = saved["replay"]
     else:
         replay_state = fresh_replay()
-        mean = jnp.round(saved["mean_visits"]).astype(jnp.int32)
+        mean = jnp.round(run["mean_visits"]).astype(jnp.int32)
         visits = jnp.maximum(mean, 1) * jnp.ones_like(replay_state.visit_count)
         replay_state = replay_state.replace(visit_count=visits)
-    fields = {name: saved[name] for name in _SAVED}
-    return HostTrainState(replay=replay_state, lanes=trainer.init_lanes(), **fields)
+    return HostTrainState(
+        learner=saved["learner"],
+        replay=replay_state,
+        lanes=trainer.init_lanes(),
+        **{name: run[name] for name in _COUNTERS},
+    )
 
 
-_SAVED = ("learner", "step", "key", "totals", "num_totals")
+_COUNTERS = ("step", "key", "totals", "num_totals")
 
 
 def _mean_visits(replay_state: ReplayState) -> Array:

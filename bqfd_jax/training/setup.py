@@ -8,7 +8,7 @@ import jax
 
 from bqfd_jax.agents import Agent, AgentConfig, make_agent
 from bqfd_jax.networks import Network
-from bqfd_jax.replay import Replay, make_replay
+from bqfd_jax.replay import Replay, check_discounts, make_replay
 from bqfd_jax.training import on_host
 from bqfd_jax.training.demo_usage import DemoUsage
 from bqfd_jax.types import HostEnvironment, Row
@@ -66,15 +66,10 @@ def make_setup(
         stack=stack,
         **config.replay_options(),
     )
-    agent = make_agent(network, replay, config)
-    trainer = on_host.make_host_trainer(
-        agent,
-        replay,
-        frame_shape=frame_shape,
-        frame_dtype=frame_dtype,
-        gamma=config.gamma,
-        stack=stack,
-    )
+    if demonstrations is not None:
+        check_discounts(demonstrations, config.gamma)
+    agent = make_agent(network, config, replay)
+    trainer = on_host.make_host_trainer(agent, replay)
     is_last = None if demonstrations is None else demonstrations.is_last
     usage = DemoUsage(sizes or {}, is_last, config)
     return HostSetup(agent, replay, trainer, demonstrations, usage)

@@ -5,78 +5,64 @@
     python -m experiments.atari evaluate --run runs/mine
     python -m experiments.atari compare runs/mine runs/another
 
-All steps are agent steps (4 emulator frames).  A run that was stopped or killed goes on with the
-same options and --out FOLDER --resume.  Writes a folder with `summary.json`, `metrics.jsonl`, a
-learning curve, a film of one evaluation episode and checkpoints.
+All steps are agent steps (4 emulator frames).  A run that was stopped or killed goes on with
+`bqfd resume FOLDER`, or with the same options and --out FOLDER --resume.  Writes a folder with
+`summary.json`, `metrics.jsonl`, `policy.npz`, a learning curve, a film of one evaluation episode
+and checkpoints.
 """
 
+import dataclasses
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Literal
 
-import jax
 import tyro
 
-from bqfd_jax import demos
-from bqfd_jax.runs import folder as run_folder
-from bqfd_jax.runs import loop as host_run
-from experiments.atari.__main__ import compare as report
-from experiments.atari.__main__ import config as atari_config
-from experiments.atari.config import Config
-from experiments.atari.evaluate import EvaluateConfig, evaluate_run
-from experiments.atari.job import Job, prepare
+from bqfd_jax import console
+from bqfd_jax.runs.atari import AtariConfig
+from bqfd_jax.runs.run import load_job, start
+
+from .. import commands
+
+_PROG = "python -m experiments.atari"
 
 
-def announce(
-    config: Config, demonstrations: Sequence[demos.AnyDemonstration], job: Job, out: Path
-) -> None:
-    """Says what will happen, before it does."""
-    device = jax.devices()[0]
-    shown = "none"
-    if demonstrations:
-        shown = "\n                 ".join(
-            f"{demo}, {len(demonstration.actions)} steps, score "
-            + _some([f"{score:g}" for score in demonstration.scores])
-            for demo, demonstration in zip(config.demo, demonstrations, strict=True)
-        )
-    replay = job.replay
-    print(
-        f"{config.game}, {config.agent}, seed {config.seed}, preset {config.preset}: "
-        f"{config.steps:,} agent steps in {config.envs} games\n"
-        f"  demonstration: {shown}\n"
-        f"  replay: {replay.layout.num_rows:,} rows, {replay.num_bytes / 1e9:.2f} GB\n"
-        f"  device: {device.device_kind} ({device.platform}); run folder: {out}",
-        flush=True,
+@dataclasses.dataclass(frozen=True)
+class _Choice:
+    """What other options' defaults depend on."""
+
+    preset: Literal["laptop", "paper"] = AtariConfig.preset
+    game: str = AtariConfig.game
+
+
+def parse(arguments: Sequence[str]) -> AtariConfig:
+    """The config of a command line."""
+    choice, _ = tyro.cli(_Choice, args=list(arguments), return_unknown_args=True, add_help=False)
+    return tyro.cli(
+        AtariConfig,
+        args=list(arguments),
+        default=AtariConfig.of(choice.preset, choice.game),
+        description=__doc__,
+        prog=_PROG,
     )
 
 
-def _some(words: Sequence[str], most: int = 10) -> str:
-    return ", ".join(words[:most]) + (", ..." if len(words) > most else "")
-
-
-def train(config: Config) -> None:
+def train(config: AtariConfig) -> None:
     """A whole run, or the rest of one."""
-    atari_config.check(config)
-    stored = atari_config.stored(config)
-    if config.resume or config.out is not None:
-        run_folder.check(config.out, stored, resume=config.resume)
-    job, demonstrations = prepare(config)
-    out = run_folder.prepare(config.out, stored, name=f"atari-{config.game}", resume=config.resume)
-    announce(config, demonstrations, job, out)
-    host_run.run(job, out, demonstrations)
+    with console.terminal() as sink:
+        if config.shows_demonstrations:
+            sink.say("playing the demonstration back ...")
+        start(load_job(config), sink)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Trains, evaluates or compares, as the command line says."""
-    command, *arguments = sys.argv[1:] or [""]
-    prog = f"python -m experiments.atari {command}"
-    if command == "evaluate":
-        evaluate_run(tyro.cli(EvaluateConfig, args=arguments, prog=prog))
-    elif command == "compare":
-        report.compare(tyro.cli(report.CompareConfig, args=arguments, prog=prog))
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in ("evaluate", "compare"):
+        commands.parse_and_run(arguments[0], arguments[1:], _PROG)
     else:
-        train(atari_config.parse(sys.argv[1:], __doc__))
+        train(parse(arguments))
 
 
 if __name__ == "__main__":
-    run_folder.run_main(main)
+    console.run_main(main)

@@ -128,7 +128,7 @@ def _time_parts(
     @jax.jit
     def draw(state: ReplayState, call: int) -> Batch:
         key = jax.random.fold_in(jax.random.key(0), call)
-        return replay.sample(state, key, config.batch_size)
+        return replay.sample(key, state, config.batch_size)
 
     prioritise = jax.jit(replay.set_priorities, donate_argnums=0)
     row = jax.block_until_ready(jax.jit(_row, static_argnums=1)(1, config.lanes))
@@ -179,7 +179,7 @@ def _compare_draws(state: ReplayState, config: ReplayBenchmark) -> tuple[int, fl
     batches = max(1, config.draws // config.batch_size)
 
     def draw(key: jax.Array) -> jax.Array:
-        return sum_tree.sample(state.tree, key, config.batch_size)
+        return sum_tree.sample(key, state.tree, config.batch_size)
 
     keys = jax.random.split(jax.random.key(1), batches)
     drawn = np.asarray(jax.lax.map(draw, keys, batch_size=256)).ravel()

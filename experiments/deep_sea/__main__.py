@@ -30,24 +30,21 @@ from bqfd_jax.agents import (
     PddDqnConfig,
     make_agent,
 )
-from bqfd_jax.envs import deep_sea
+from bqfd_jax.agents.presets import AGENTS, AgentName, agent_config
+from bqfd_jax.envs import deep_sea, deep_sea_values
 from bqfd_jax.replay import make_replay
 from bqfd_jax.runs import folder as run_folder
 from bqfd_jax.runs.checkpoint import Checkpointer
 from bqfd_jax.runs.folder import RunError, StopRequested, UsageError
 from bqfd_jax.runs.metrics import MetricsWriter, write_json_atomic
+from bqfd_jax.streams import KeyStream
 from bqfd_jax.training import on_device
-from experiments.deep_sea.__main__ import report
+from experiments.deep_sea import report
 from experiments.deep_sea.report import Result
 
 CASES = {"treasure": deep_sea.treasure, "bomb": deep_sea.bomb}
 ENCODERS = {"position": deep_sea.encode_position, "onehot": deep_sea.encode_one_hot}
-# One set of hyper-parameters per agent, for both cases and every size.
-_BQFD = BqfdConfig()
-_DQFD = DqfdConfig()
-_DQN = PddDqnConfig(exploration="ez", epsilon_steps=(300, 1000), epsilon_values=(1.0, 0.0))
-_BOOTSTRAPPED = BootstrappedConfig()
-AgentName = Literal["bqfd", "dqfd", "dqn", "bootstrapped"]
+_PRESET = {name: agent_config("deep_sea", name) for name in AGENTS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,13 +79,13 @@ class Config:
     """Widths of the network's first layers."""
     hidden: int = 256
     """Width of its value and advantage streams."""
-    bqfd: BqfdConfig = _BQFD
+    bqfd: BqfdConfig = _PRESET["bqfd"]
     """Hyper-parameters of BQfD."""
-    dqfd: DqfdConfig = _DQFD
+    dqfd: DqfdConfig = _PRESET["dqfd"]
     """Hyper-parameters of DQfD."""
-    dqn: PddDqnConfig = _DQN
+    dqn: PddDqnConfig = _PRESET["dqn"]
     """Hyper-parameters of prioritized dueling double DQN with ez-greedy exploration."""
-    bootstrapped: BootstrappedConfig = _BOOTSTRAPPED
+    bootstrapped: BootstrappedConfig = _PRESET["bootstrapped"]
     """Hyper-parameters of Bootstrapped DQN."""
 
 
@@ -116,7 +113,7 @@ def check(config: Config) -> None:
         raise UsageError("--tensorboard needs the extra: pip install 'bqfd-jax[tensorboard]'")
 
 
-def make_job(config: Config, agent_config: AgentConfig) -> Job:
+def make_job(config: Config, options: AgentConfig) -> Job:
     """Everything an agent needs, compiled when first called."""
     size, num_runs = config.size, len(config.cases) * config.seeds
     env = deep_sea.make(size)
@@ -128,34 +125,34 @@ def make_job(config: Config, agent_config: AgentConfig) -> Job:
         frame_shape=env.frame_shape,
         frame_dtype=env.frame_dtype,
         num_demo_rows=size,
-        rows_per_lane=size * config.episodes + agent_config.n_step + 2,
-        **agent_config.replay_options(),
+        rows_per_lane=size * config.episodes + options.n_step + 2,
+        **options.replay_options(),
     )
     network = networks.deep_sea_network(
         encode=ENCODERS[config.observation](size), torso=config.torso, hidden=config.hidden
     )
-    agent = make_agent(network, replay, agent_config)
-    trainer = on_device.make_trainer(env, agent, replay, gamma=agent_config.gamma)
+    agent = make_agent(network, options, replay)
+    trainer = on_device.make_trainer(env, agent, replay)
 
     def init(key: jax.Array, params: deep_sea.Params) -> on_device.TrainState:
         demonstration = deep_sea.demonstrate(
+            jax.random.fold_in(key, KeyStream.DEMONSTRATIONS),
             env,
             params,
             deep_sea.always_right,
-            jax.random.fold_in(key, 0),
             size=size,
-            gamma=agent_config.gamma,
+            gamma=agent.gamma,
         )
         state = trainer.init(key, params, demonstration)
-        if agent_config.pretrain_updates:
-            state, _ = trainer.pretrain(state, agent_config.pretrain_updates)
+        if options.pretrain_updates:
+            state, _ = trainer.pretrain(state, options.pretrain_updates)
         return state
 
     def run_episode(state: on_device.TrainState, params: deep_sea.Params) -> Any:
         state, trace = trainer.run(state, params, size)
         return state, trace, agent.describe(state.replay)
 
-    pretrains = agent_config.pretrain_updates > 0
+    pretrains = options.pretrain_updates > 0
     return Job(
         agent=agent,
         env_params=env_params,
@@ -184,9 +181,10 @@ class Training:
             "metrics_position": metrics_position,
             "seconds": 0.0,
         }
-        restored = self.checkpointer.restore(fresh) if resume else None
+        restored = self.checkpointer.restore({"state": fresh}) if resume else None
         # Everything that a checkpoint holds.
-        self.episode, self.state = restored or (0, fresh)
+        self.episode, items = restored or (0, {"state": fresh})
+        self.state = items["state"]
         self.is_new = restored is None
         self.was_finished = self.episode == config.episodes
         if restored:
@@ -226,7 +224,7 @@ class Training:
                 if due or stops or self.episode == episodes:
                     state["metrics_position"] = metrics.position()
                     saved = {**state, "seconds": self._seconds()}
-                    self.checkpointer.save(self.episode, saved)
+                    self.checkpointer.save(self.episode, {"state": saved})
                 if stops:
                     raise StopRequested(
                         f"stopped after episode {self.episode} of {self.name}, all saved; "
@@ -307,12 +305,12 @@ class Training:
         """Q-values of every cell, `[runs, N, N, 2]`."""
         cells = jnp.stack(jnp.indices((self.config.size,) * 2), axis=-1)[:, :, None]
 
-        def evaluate(params: Any) -> jax.Array:
+        def q_values(params: Any) -> jax.Array:
             # Row by row: all N x N cells as one-hot codes need not fit into memory.
-            return jax.lax.map(lambda row: self.job.agent.evaluate(params, row), cells)
+            return jax.lax.map(lambda row: self.job.agent.q_values(params, row), cells)
 
-        evaluate_runs = on_device.over_runs(evaluate, self.num_runs)
-        return np.asarray(evaluate_runs(self.state["train"].learner.params))
+        q_values_of_runs = on_device.over_runs(q_values, self.num_runs)
+        return np.asarray(q_values_of_runs(self.state["train"].learner.params))
 
 
 def main(config: Config | None = None) -> None:
@@ -343,7 +341,7 @@ def main(config: Config | None = None) -> None:
             # What follows in metrics.jsonl was cut off if this agent had episodes to do.
             resume = resume and training.was_finished
     best = {
-        case: float(deep_sea.optimal_return(CASES[case](config.size), config.size))
+        case: float(deep_sea_values.optimal_return(CASES[case](config.size), config.size))
         for case in config.cases
     }
     summary = report.summarise(config, best, results)

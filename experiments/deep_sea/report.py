@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bqfd_jax.envs.deep_sea_values import is_optimal
 from bqfd_jax.runs import plots
 
 if TYPE_CHECKING:
@@ -19,11 +20,6 @@ class Result(NamedTuple):
     q: np.ndarray  # [runs, N, N, 2]
     seconds: float
     metrics_position: int  # where the agent's rows end in metrics.jsonl
-
-
-def is_optimal(returns: np.ndarray, case: str, best: float) -> np.ndarray:
-    """Which episodes take the treasure at no needless cost, or keep clear of the bomb."""
-    return returns >= (best - 1e-4 if case == "treasure" else -0.0101)
 
 
 def summarise(

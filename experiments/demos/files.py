@@ -5,7 +5,8 @@ import os
 from pathlib import Path
 
 from bqfd_jax import demos
-from bqfd_jax.demos import Demonstration, recording
+from bqfd_jax.demos import Demonstration
+from bqfd_jax.demos.making import recording
 from bqfd_jax.runs.folder import UsageError
 
 

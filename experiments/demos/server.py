@@ -10,7 +10,8 @@ import socket
 import traceback
 from typing import Any
 
-from bqfd_jax.demos import DemonstrationError, recording
+from bqfd_jax.demos import DemonstrationError
+from bqfd_jax.demos.making import recording
 from bqfd_jax.runs.folder import RunError
 from experiments.demos.__main__ import door as record_door
 from experiments.demos.files import Files, describe

@@ -41,18 +41,18 @@ from bqfd_jax.agents import (
     DqfdConfig,
     PddDqnConfig,
     make_agent,
+    presets,
 )
 from bqfd_jax.demos.demonstration import DemonstrationError, read_npz, write_npz_atomic
-from bqfd_jax.envs import deep_sea, deep_sea_experts
+from bqfd_jax.envs import deep_sea, deep_sea_experts, deep_sea_values
 from bqfd_jax.replay import make_replay
 from bqfd_jax.runs import folder as run_folder
 from bqfd_jax.runs.folder import RunError, StopRequested, UsageError
 from bqfd_jax.runs.metrics import write_json_atomic
+from bqfd_jax.streams import KeyStream
 from bqfd_jax.training import on_device
 from bqfd_jax.types import Row
-from experiments.deep_sea.__main__ import __main__ as paper
-from experiments.expert_quality.__main__ import report
-from experiments.tabular.__main__ import grid_problem
+from experiments.expert_quality import report
 
 CASES = {"treasure": deep_sea.treasure, "bomb": deep_sea.bomb, "decoy": deep_sea.decoy}
 # What each agent learns with; those that see no demonstrations are the same in all cells of a case.
@@ -65,6 +65,7 @@ LEARNERS = {
     "tabular": "bqfd",
 }
 AgentName = Literal["bqfd", "dqfd", "dqn", "dqn_alone", "bootstrapped", "tabular"]
+_PRESET = {name: presets.agent_config("deep_sea", name) for name in presets.AGENTS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,14 +103,14 @@ class Config:
     """Widths of the network's first layers."""
     hidden: int = 256
     """Width of its value and advantage streams."""
-    bqfd: BqfdConfig = paper.Config.bqfd
+    bqfd: BqfdConfig = _PRESET["bqfd"]
     """Hyper-parameters of BQfD, tabular BQfD included."""
-    dqfd: DqfdConfig = paper.Config.dqfd
+    dqfd: DqfdConfig = _PRESET["dqfd"]
     """Hyper-parameters of DQfD."""
-    dqn: PddDqnConfig = paper.Config.dqn
+    dqn: PddDqnConfig = _PRESET["dqn"]
     """Hyper-parameters of prioritized dueling double DQN, with and without demonstrations; --quick
     explores for 0.3 times as many steps, unless they are given."""
-    bootstrapped: BootstrappedConfig = paper.Config.bootstrapped
+    bootstrapped: BootstrappedConfig = _PRESET["bootstrapped"]
     """Hyper-parameters of Bootstrapped DQN; --quick takes at most 5 networks."""
 
 
@@ -189,7 +190,7 @@ def resolve(config: Config) -> Config:
         members = min(config.bootstrapped.ensemble_size, 5)
         bootstrapped = dataclasses.replace(config.bootstrapped, ensemble_size=members)
         config = dataclasses.replace(config, bootstrapped=bootstrapped)
-        if config.dqn.epsilon_steps == paper.Config.dqn.epsilon_steps:
+        if config.dqn.epsilon_steps == _PRESET["dqn"].epsilon_steps:
             # Half of the steps are left when DQN has explored, as on the full map.
             scaled = tuple(math.ceil(0.3 * step) for step in config.dqn.epsilon_steps)
             dqn = dataclasses.replace(config.dqn, epsilon_steps=scaled)
@@ -266,7 +267,7 @@ def make_expert(size: int, quality: str) -> np.ndarray:
     It goes by what is best if the corner holds a treasure and there is none elsewhere.
     """
     kind, value = parse_quality(quality)
-    q = deep_sea.optimal_q(deep_sea.treasure(size), size, gamma=1.0)
+    q = deep_sea_values.optimal_q(deep_sea.treasure(size), size, gamma=1.0)
     if kind == "two":
         experts = [deep_sea_experts.boltzmann(q, eta) for eta in (math.inf, -math.inf)]
     elif kind == "eta":
@@ -320,10 +321,10 @@ def make_demonstrate(config: Config, gamma: float) -> Callable[[jax.Array, Input
 
     def demonstrate(key: jax.Array, inputs: Inputs) -> Row:
         return deep_sea_experts.show(
+            jax.random.fold_in(key, KeyStream.DEMONSTRATIONS),
             env,
             inputs.params,
             inputs.experts,
-            jax.random.fold_in(key, 0),
             first=inputs.first,
             trajectories=inputs.trajectories,
             rows=inputs.rows,
@@ -360,8 +361,8 @@ def _deep_training(config: Config, agent_config: AgentConfig, *, with_demos: boo
     network = networks.deep_sea_network(
         encode=deep_sea.encode_position(size), torso=config.torso, hidden=config.hidden
     )
-    agent = make_agent(network, replay, agent_config)
-    trainer = on_device.make_trainer(env, agent, replay, gamma=agent_config.gamma)
+    agent = make_agent(network, agent_config, replay)
+    trainer = on_device.make_trainer(env, agent, replay)
     demonstrate = make_demonstrate(config, agent_config.gamma)
 
     def init(key: jax.Array, inputs: Inputs) -> on_device.TrainState:
@@ -380,7 +381,7 @@ def _deep_training(config: Config, agent_config: AgentConfig, *, with_demos: boo
 
 
 def _tabular_training(config: Config, agent_config: BqfdConfig) -> Training:
-    size = config.size
+    size, dynamics = config.size, deep_sea_values.dynamics(config.size)
     demonstrate = make_demonstrate(config, agent_config.gamma)
 
     def run(state: tuple[jax.Array, Row], inputs: Inputs) -> tuple[jax.Array, jax.Array]:
@@ -388,7 +389,7 @@ def _tabular_training(config: Config, agent_config: BqfdConfig) -> Training:
         action = jnp.where(rows.is_last, -1, rows.action)
         outcome = tabular.run(
             key,
-            grid_problem(deep_sea.reward_table(inputs.params, size)),
+            tabular.Problem(deep_sea_values.reward_table(inputs.params, size), *dynamics),
             tabular.Demonstrations(rows.frame[:, 1].reshape(-1, size), action.reshape(-1, size)),
             episodes=config.episodes,
             eta=agent_config.eta,
@@ -515,7 +516,7 @@ def train_all(config: Config, out: Path) -> tuple[dict[str, np.ndarray], dict[st
 def optimal_returns(config: Config) -> dict[str, float]:
     """The best possible return of each case."""
     return {
-        case: float(deep_sea.optimal_return(CASES[case](config.size), config.size))
+        case: float(deep_sea_values.optimal_return(CASES[case](config.size), config.size))
         for case in config.cases
     }
 

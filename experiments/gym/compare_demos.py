@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,17 +10,17 @@ import jax
 import numpy as np
 from scipy import stats
 
-from bqfd_jax import demos
+from bqfd_jax import checks, demos
+from bqfd_jax.files import write_json, write_text
 from bqfd_jax.runs import plots
-from bqfd_jax.runs.folder import UsageError, require_at_least
-from bqfd_jax.runs.metrics import write_json_atomic, write_text_atomic
-from bqfd_jax.runs.report import curve
-from experiments.gym.__main__ import config as gym_config
-from experiments.gym.__main__ import job as gym_job
-from experiments.gym.config import Config
+from bqfd_jax.runs.errors import UsageError
+from bqfd_jax.runs.gym import GymConfig
+from bqfd_jax.runs.report import Summary, curve
+from bqfd_jax.runs.sinks import Sink
+
+from .training import make_demonstration, train
 
 Quality = Literal["mediocre", "bad"]
-Summary = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,30 +73,29 @@ def cases(config: CompareDemosConfig) -> Iterator[Case]:
                 yield Case(env, agent, quality)
 
 
-def compare_demos(config: CompareDemosConfig, train: Callable[[Config], Summary]) -> None:
+def compare_demos(config: CompareDemosConfig, sink: Sink) -> None:
     """The command `compare-demos`."""
-    require_at_least(1, config, "seeds", "steps", "demo_steps", "eval_period", "eval_episodes")
+    for name in ("seeds", "steps", "demo_steps", "eval_period", "eval_episodes"):
+        checks.at_least(1, **{name: getattr(config, name)})
     config.out.mkdir(parents=True, exist_ok=True)
     # Runs that differ by their seed only need not be compiled again.
     jax.config.update("jax_compilation_cache_dir", str((config.out / "compiled").absolute()))
     results: dict[Case, list[Summary]] = {}
     for case in cases(config):
-        results[case] = [_run(config, case, seed, train) for seed in range(config.seeds)]
+        results[case] = [_run(config, case, seed, sink) for seed in range(config.seeds)]
     rows = [_row(case, results) for case in results]
     text = table(rows)
     draw(config.out / "comparison.png", results)
-    write_json_atomic(config.out / "comparison.json", rows)
-    write_text_atomic(config.out / "comparison.md", text + "\n")
-    print(f"\n{text}\n\nfigure and table in {config.out}")
+    write_json(config.out / "comparison.json", rows)
+    write_text(config.out / "comparison.md", text + "\n")
+    sink.say(f"\n{text}\n\nfigure and table in {config.out}")
 
 
-def _run(
-    config: CompareDemosConfig, case: Case, seed: int, train: Callable[[Config], Summary]
-) -> Summary:
+def _run(config: CompareDemosConfig, case: Case, seed: int, sink: Sink) -> Summary:
     """One run; what is finished is read, what was begun goes on."""
     out = config.out / case.folder / f"seed-{seed}"
-    base = gym_config.default(config.steps)
-    demo = ("none",) if case.quality is None else (str(_demonstration(config, case)),)
+    base = GymConfig.of(config.steps)
+    demo = ("none",) if case.quality is None else (str(_demonstration(config, case, sink)),)
     run = dataclasses.replace(
         base,
         env=case.env,
@@ -116,26 +115,25 @@ def _run(
     summary = out / "summary.json"
     if summary.exists():
         stored = json.loads((out / "config.json").read_text())
-        if stored != json.loads(json.dumps(gym_config.stored(run))):
+        if stored != json.loads(json.dumps(run.stored())):
             raise UsageError(f"{out} holds another run; choose another --out")
         return json.loads(summary.read_text())
-    print(f"\n--- {out} ---", flush=True)
-    return train(run)
+    sink.say(f"\n--- {out} ---")
+    return train(run, sink)
 
 
-def _demonstration(config: CompareDemosConfig, case: Case) -> Path:
+def _demonstration(config: CompareDemosConfig, case: Case, sink: Sink) -> Path:
     """The file of a demonstration that all agents and seeds share."""
     path = config.out / Path(case.folder).parent / f"{case.quality}.npz"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         settings = dataclasses.replace(
-            gym_config.default(config.steps),
+            GymConfig.of(config.steps),
             env=case.env,
             demo_quality=case.quality,
             demo_steps=config.demo_steps,
         )
-        (made,) = gym_job.load_demonstrations(settings)
-        demos.save(made, path)
+        demos.save(make_demonstration(settings, sink), path)
     return path
 
 

@@ -21,13 +21,12 @@ import tyro
 from tqdm import tqdm
 
 from bqfd_jax import gekf, posterior, tabular
-from bqfd_jax.envs import deep_sea
+from bqfd_jax.envs import deep_sea, deep_sea_values
 from bqfd_jax.runs import folder as run_folder
 from bqfd_jax.runs import plots
 from bqfd_jax.runs.folder import UsageError
 from bqfd_jax.runs.metrics import write_json_atomic
 from bqfd_jax.training import on_device
-from experiments.deep_sea.report import is_optimal
 
 CASES = {"treasure": deep_sea.treasure, "bomb": deep_sea.bomb}
 # name -> options of `tabular.run`; the demonstration may also be learnt from, as an episode 0.
@@ -70,19 +69,7 @@ def deep_sea_problem(size: int, case: str) -> tabular.Problem:
     rewards = np.zeros((size, size, 2), np.float32)
     rewards[:, :, 1] = -float(params.move_cost)
     rewards[-1, -1, 1] = float(params.corner_reward)
-    return grid_problem(rewards)
-
-
-def grid_problem(rewards: np.ndarray) -> tabular.Problem:
-    """A problem that falls through a grid as DeepSea does, action 1 being right: `[N, N, 2]`."""
-    size = rewards.shape[0]
-    column = np.arange(size)
-    transitions = np.zeros((size, size, 2, size), np.float32)
-    transitions[:, column, 0, np.maximum(column - 1, 0)] = 1
-    transitions[:, column, 1, np.minimum(column + 1, size - 1)] = 1
-    start = np.zeros(size, np.float32)
-    start[0] = 1
-    return tabular.Problem(rewards, transitions, start)
+    return tabular.Problem(rewards, *deep_sea_values.dynamics(size))
 
 
 def right_all_the_way(size: int) -> tabular.Demonstrations:
@@ -141,7 +128,7 @@ def settled_after(returns: np.ndarray, case: str, best: float) -> list[int | Non
 
     With the treasure that is to take it at no needless cost, with the bomb to keep clear of it.
     """
-    optimal = is_optimal(returns, case, best)
+    optimal = deep_sea_values.is_optimal(returns, case, best)
     after = [int(np.flatnonzero(~row).max(initial=-1)) + 1 for row in optimal]
     return [None if number == returns.shape[1] else number for number in after]
 
@@ -281,7 +268,7 @@ def main(config: Config | None = None) -> None:
         returns[name] = train(config, **options)
     seconds = time.perf_counter() - started
     best = {
-        case: float(deep_sea.optimal_return(params(config.size), config.size))
+        case: float(deep_sea_values.optimal_return(params(config.size), config.size))
         for case, params in CASES.items()
     }
     exact = {n: exact_variances(config, n) for n in (1, 10, 100)}

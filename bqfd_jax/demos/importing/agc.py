@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.importing import actions, games, screens, takes
 from bqfd_jax.demos.importing.build import SKIP, Builder, Imported
-from bqfd_jax.files import DemonstrationError
 
 _FIELDS = ("frame", "reward", "score", "terminal", "action")
 _FLAGS = {"True": True, "False": False, "1": True, "0": False, "null": None}

@@ -28,12 +28,13 @@ from typing import Any
 
 import numpy as np
 
+from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.importing import actions as atari_actions
 from bqfd_jax.demos.importing import games, screens
 from bqfd_jax.demos.importing.build import SKIP, Builder, Imported
 from bqfd_jax.demos.importing.takes import Take
 from bqfd_jax.envs.atari import FRAME_SHAPE
-from bqfd_jax.files import DemonstrationError, read_npz
+from bqfd_jax.files import read_npz
 
 _MOST = float(np.finfo(np.float32).max)
 _SCREEN_SHAPES = (FRAME_SHAPE, screens.SCREEN_SHAPE, (*screens.SCREEN_SHAPE, 3))
@@ -69,7 +70,7 @@ def import_arrays(
         raise DemonstrationError(f"there is no file {path}")
     tell(path.name)
     return from_arrays(
-        read_npz(path),
+        read_npz(path, error=DemonstrationError),
         path,
         game=game,
         only=only,

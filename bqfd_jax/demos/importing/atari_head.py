@@ -18,9 +18,9 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
+from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.importing import actions, games, screens, takes
 from bqfd_jax.demos.importing.build import SKIP, Builder, Imported
-from bqfd_jax.files import DemonstrationError
 
 _FIELDS = ("frame_id", "episode_id", "score", "duration(ms)", "unclipped_reward", "action")
 _HEADER = (*_FIELDS, "gaze_positions")

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.frames import FrameDemonstration
 from bqfd_jax.demos.importing import screens
 from bqfd_jax.demos.importing.actions import ActionMap
 from bqfd_jax.demos.importing.takes import Take
 from bqfd_jax.envs.atari import EMULATOR
-from bqfd_jax.files import DemonstrationError
 
 # Emulator frames of one agent step.
 SKIP = EMULATOR["frame_skip"]

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.envs import atari
-from bqfd_jax.files import DemonstrationError
 
 # The Atari Grand Challenge has short names for two.
 _ALIASES = {"pinball": "videopinball", "revenge": "montezumarevenge"}

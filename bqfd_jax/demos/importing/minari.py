@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.importing import actions, games, screens
 from bqfd_jax.demos.importing.arrays import check_atari_frames, frames_per_step
 from bqfd_jax.demos.importing.build import SKIP, Builder, Imported
 from bqfd_jax.demos.importing.takes import Take
-from bqfd_jax.files import DemonstrationError
 
 _FIELDS = ("observations", "actions", "rewards", "terminations", "truncations")
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.envs.atari import FRAME_SHAPE
-from bqfd_jax.files import DemonstrationError
 
 SCREEN_SHAPE = (210, 160)
 _LUMA = np.array([0.2989, 0.587, 0.114])

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bqfd_jax.files import DemonstrationError
+from bqfd_jax.demos.errors import DemonstrationError
 
 
 class Take(NamedTuple):

@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bqfd_jax import checks
 from bqfd_jax.demos.demonstration import Demonstration
 from bqfd_jax.demos.making import shaping
 from bqfd_jax.demos.making.shaping import Shaping
 from bqfd_jax.envs import ale, atari
 
 DEFAULT_SKILL = 0.5
-_SEED_LIMIT = 2**63
+_LARGEST_SEED = 2**63 - 1
 # A life is worth that many rewards of the usual size, which fits games that count by ones and games
 # that count by thousands.
 _REWARDS_PER_LIFE = 30
@@ -84,8 +85,7 @@ def settings(game: str, *, skill: float = DEFAULT_SKILL) -> Settings:
       game: its name; most games have no entry in the table of shapings and need none.
       skill: 0 (clumsy, little better than random) to 1 (superhuman).
     """
-    if not 0 <= skill <= 1:
-        raise ValueError(f"skill is {skill}, but must lie in 0 .. 1")
+    checks.within(0, 1, skill=skill)
     table = shaping.of(game)
     return Settings(
         population=2 + round(60 * skill),
@@ -101,12 +101,9 @@ def check(game: str, *, skill: float, steps: int, seed: int, episodes: int | Non
     """Raises `ValueError` if `plan` could not be called so, `ImportError` without ale-py."""
     ale.check_game(game)
     settings(game, skill=skill)
-    if not 1 <= steps <= atari.MAX_EPISODE_STEPS:
-        raise ValueError(f"steps is {steps}, but must lie in 1 .. {atari.MAX_EPISODE_STEPS}")
-    if not 0 <= seed < _SEED_LIMIT:
-        raise ValueError(f"seed is {seed}, but must lie in 0 .. 2^63 - 1")
-    if episodes is not None and episodes < 1:
-        raise ValueError(f"episodes is {episodes}, but must be at least 1")
+    checks.within(1, atari.MAX_EPISODE_STEPS, steps=steps)
+    checks.within(0, _LARGEST_SEED, seed=seed)
+    checks.at_least(1, episodes=episodes)
 
 
 def plan(

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bqfd_jax.demos.demonstration import Demonstration, DemonstrationError
+from bqfd_jax import checks
+from bqfd_jax.demos.demonstration import Demonstration
+from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.playback import frame_hash, replay
 from bqfd_jax.envs import ale, atari
 
@@ -146,8 +148,7 @@ class Session:
           wanted_steps: how many agent steps are asked for; more may be played.
           max_episode_steps: a game that is not over then is cut off, as in training.
         """
-        if wanted_steps < 1:
-            raise ValueError(f"wanted_steps is {wanted_steps}, but must be at least 1")
+        checks.at_least(1, wanted_steps=wanted_steps, max_episode_steps=max_episode_steps)
         atari.check_game(game)
         self.game = game
         self.wanted_steps = wanted_steps

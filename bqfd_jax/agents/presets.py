@@ -1,0 +1,241 @@
+"""The one table of agents, and the presets: hyper-parameters that were chosen for a kind of task.
+
+`laptop` is for 100,000 steps of an Atari game on a CPU, `paper` has the paper's numbers for tens
+of millions of steps, `small` is for vectors and small images, `deep_sea` for DeepSea of any size.
+A preset holds for every environment of its kind; only the paper's depends a little on the game.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from bqfd_jax.agents import bootstrapped, bqfd, dqfd, pdd_dqn
+from bqfd_jax.agents.config import (
+    AgentConfig,
+    BootstrappedConfig,
+    BqfdConfig,
+    DqfdConfig,
+    PddDqnConfig,
+)
+from bqfd_jax.agents.learner import Agent
+
+AgentName = Literal["bqfd", "dqfd", "dqn", "bootstrapped"]
+PresetName = Literal["laptop", "paper", "small", "deep_sea"]
+
+
+class AgentKind(NamedTuple):
+    """What there is to know of an agent besides its hyper-parameters."""
+
+    title: str  # what people call it
+    config: type[AgentConfig]
+    make: Callable[..., Agent]  # (network, config, replay=None)
+
+
+AGENTS: dict[str, AgentKind] = {
+    "bqfd": AgentKind("BQfD", BqfdConfig, bqfd.make_agent),
+    "dqfd": AgentKind("DQfD", DqfdConfig, dqfd.make_agent),
+    "dqn": AgentKind("PDD DQN", PddDqnConfig, pdd_dqn.make_agent),
+    "bootstrapped": AgentKind("Bootstrapped DQN", BootstrappedConfig, bootstrapped.make_agent),
+}
+
+
+def agent_config(
+    preset: PresetName, agent: AgentName, *, steps: int | None = None, game: str | None = None
+) -> AgentConfig:
+    """Hyper-parameters of an agent.
+
+    Args:
+      preset: which set.
+      agent: a key of `AGENTS`.
+      steps: length of the training in agent steps; `small` stretches its exploration over a part
+        of it, the other presets do not depend on it.
+      game: name of an Atari game; only `paper` looks at it.
+    """
+    _require_known("agent", agent, AGENTS)
+    _require_known("preset", preset, _OPTIONS)
+    return AGENTS[agent].config(**_OPTIONS[preset](agent, steps, game))
+
+
+def run_options(preset: PresetName, *, game: str | None = None) -> dict[str, Any]:
+    """Options of a run in which a preset differs from the defaults of a run's config.
+
+    Those defaults suit a small machine, so only `paper` differs.
+
+    Args:
+      preset: which set.
+      game: name of an Atari game; decides how long the paper trained.
+    """
+    _require_known("preset", preset, _OPTIONS)
+    if preset != "paper":
+        return {}
+    return _PAPER_RUN | {"steps": PAPER_STEPS.get(game, 100_000_000)}
+
+
+def _require_known(what: str, name: str, known: dict[str, Any]) -> None:
+    if name not in known:
+        raise ValueError(f"{what} is {name!r}, but must be one of {', '.join(known)}")
+
+
+# --- Atari; rewards are logarithmic, and so on the same scale in all games ---
+
+_ATARI = {"adam_epsilon": 1.5e-4, "huber_delta": 1.0, "priority_exponent": 0.6}
+
+_LAPTOP = _ATARI | {
+    # Where single actions change little, as in Freeway, gradients are no larger than the usual
+    # 1.5e-4 (BUILD_NOTES, 41).
+    "adam_epsilon": 1e-6,
+    "learning_rate": 2e-4,
+    # One lookahead instead of two: a third less to compute.
+    "one_step_weight": 0.0,
+    "n_step_weight": 1.0,
+    "n_step": 10,
+    "target_period": 1,
+    "target_step_size": 0.005,
+    "pretrain_updates": 1_000,
+    "epsilon_steps": (0, 100_000),
+    "epsilon_values": (0.1, 0.02),
+}
+_LAPTOP_OWN = {
+    "bqfd": {
+        "variance": 0.2,
+        "weight_from_target": False,
+        "correct_all_actions": True,
+        "demo_priority_steps": (0, 40_000),
+        "demo_priority_factors": (1.0, 0.25),
+    },
+    "dqfd": {},
+    "dqn": {
+        "exploration": "ez",
+        "epsilon_steps": (1_000, 20_000),
+        "epsilon_values": (1.0, 0.01),
+    },
+    "bootstrapped": {"ensemble_size": 5},
+}
+
+
+def _laptop(agent: str, steps: int | None, game: str | None) -> dict[str, Any]:
+    del steps, game
+    return _LAPTOP | _LAPTOP_OWN[agent]
+
+
+_PAPER = _ATARI | {
+    "learning_rate": 6.25e-5,
+    # 10,000 agent steps.
+    "target_period": 2_500,
+    "target_step_size": 1.0,
+    "pretrain_updates": 5_000,
+}
+_PAPER_OWN = {
+    "bqfd": {
+        "learning_rate": 5.5e-5,
+        "variance": 22.0,
+        "demo_priority_steps": (5_000_000, 120_000_000),
+        "demo_priority_factors": (2.0, 0.05),
+    },
+    "dqfd": {
+        "pretrain_updates": 750_000,
+        "priority_exponent": 0.4,
+        "importance_exponent": 0.6,
+        "epsilon_steps": (0,),
+        "epsilon_values": (0.01,),
+        "target_period": 10_000,
+    },
+    "dqn": {"exploration": "ez"},
+    "bootstrapped": {},
+}
+# Agent steps of the paper's Table 1.
+PAPER_STEPS = {
+    "Breakout": 91_000_000,
+    "ChopperCommand": 63_000_000,
+    "Freeway": 23_000_000,
+    "MsPacman": 76_000_000,
+    "Seaquest": 96_000_000,
+    "VideoPinball": 116_000_000,
+}
+_PAPER_RUN = {
+    "update_period": 4,
+    "torso": "nature",
+    "hidden": 512,
+    "learning_starts": 0,
+    "replay_rows": 1_000_000,
+    "eval_period": 250_000,
+    "eval_episodes": 30,
+    # The half hour of play after which the Atari environments cut an episode.
+    "eval_max_steps": 27_000,
+    "eval_target": False,
+    "final_steps": 2_000_000,
+    "checkpoint_period": 1_000_000,
+    "log_period": 10_000,
+}
+
+
+def _paper(agent: str, steps: int | None, game: str | None) -> dict[str, Any]:
+    del steps
+    if game == "MsPacman":
+        epsilon = {
+            "epsilon_steps": (0, 1_000_000, 50_000_000),
+            "epsilon_values": (1.0, 0.1, 0.01),
+        }
+    else:
+        epsilon = {"epsilon_steps": (0,), "epsilon_values": (0.001,)}
+    return _PAPER | epsilon | _PAPER_OWN[agent]
+
+
+# --- Small environments: a few numbers or a small image, and rewards that are not scaled ---
+
+_SMALL = {
+    "learning_rate": 5e-4,
+    "batch_size": 64,
+    "gamma": 0.99,
+    "target_period": 1,
+    "target_step_size": 0.01,
+    "one_step_weight": 1.0,
+    "n_step_weight": 1.0,
+    "n_step": 5,
+    # Values here are often in the hundreds: from errors cut at 1 they would be learnt slowly.
+    "huber_delta": 10.0,
+    "priority_exponent": 0.4,
+    "importance_exponent": 0.6,
+}
+_SMALL_OWN = {
+    "bqfd": {"pretrain_updates": 1_000, "correct_all_actions": True},
+    "dqfd": {"pretrain_updates": 1_000},
+    "dqn": {},
+    "bootstrapped": {"ensemble_size": 5},
+}
+
+
+def _small(agent: str, steps: int | None, game: str | None) -> dict[str, Any]:
+    del game
+    if steps is None:
+        raise ValueError("steps is None, but the preset small needs the length of the training")
+    # All agents but the ensemble, which explores by itself, begin at random: who has seen only a
+    # demonstration does not know what else there is, and a demonstration may be bad.
+    epsilon = {"epsilon_steps": (0, max(steps // 5, 1)), "epsilon_values": (1.0, 0.02)}
+    return _SMALL | _SMALL_OWN[agent] | ({} if agent == "bootstrapped" else epsilon)
+
+
+# --- DeepSea: one set per agent for all cases and sizes ---
+
+_DEEP_SEA_OWN = {
+    "bqfd": {},
+    "dqfd": {},
+    "dqn": {
+        "exploration": "ez",
+        "epsilon_steps": (300, 1_000),
+        "epsilon_values": (1.0, 0.0),
+    },
+    "bootstrapped": {},
+}
+
+
+def _deep_sea(agent: str, steps: int | None, game: str | None) -> dict[str, Any]:
+    del steps, game
+    return _DEEP_SEA_OWN[agent]
+
+
+_OPTIONS: dict[str, Callable[[str, int | None, str | None], dict[str, Any]]] = {
+    "laptop": _laptop,
+    "paper": _paper,
+    "small": _small,
+    "deep_sea": _deep_sea,
+}

@@ -1,0 +1,65 @@
+"""A run on a gymnasium environment, and the demonstration that is made for it first."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bqfd_jax import api, playing
+from bqfd_jax.demos import Demonstration, FrameDemonstration
+from bqfd_jax.demos.making import scripts
+from bqfd_jax.runs import report
+from bqfd_jax.runs.gym import GymConfig, GymWorld
+from bqfd_jax.runs.run import load_job, start
+from bqfd_jax.runs.sinks import Sink
+from bqfd_jax.runs.worlds import kept_paths
+from bqfd_jax.streams import EnvStream
+
+# A script needs no training; elsewhere DQN is trained for so many steps.
+BRIEF_STEPS = 10_000
+BRIEF_EPSILON = 0.3
+
+
+def train(config: GymConfig, sink: Sink) -> report.Summary:
+    """A whole run, or the rest of one."""
+    return start(load_job(config, _made(config, sink)), sink)
+
+
+def _made(config: GymConfig, sink: Sink) -> Sequence[Demonstration] | None:
+    """The demonstration that is to be made, unless an earlier part of the run has made it."""
+    if config.demo != ("make",) or not config.shows_demonstrations:
+        return None
+    config.check()
+    if config.resume and config.out is not None and kept_paths(config.out):
+        return None
+    return [make_demonstration(config, sink)]
+
+
+def make_demonstration(config: GymConfig, sink: Sink) -> FrameDemonstration:
+    """Plays episodes by a script or a briefly trained policy, and says so."""
+    world = GymWorld(config)
+    script = scripts.find(config.env)
+    if config.demo_quality == "bad":
+        act, epsilon = scripts.always(0), scripts.BAD_EPSILON
+        how = f"nearly always action 0 ({epsilon:.0%} at random)"
+    elif script is not None:
+        act, epsilon = script.act, script.mediocre_epsilon
+        how = f"by a script, {epsilon:.0%} of the actions at random"
+    else:
+        sink.say(f"training DQN for {BRIEF_STEPS:,} steps to demonstrate with ...")
+        env = world.make(config.envs, EnvStream.DEMONSTRATION)
+        act = api.train(env, steps=BRIEF_STEPS, seed=config.seed).policy
+        epsilon = BRIEF_EPSILON
+        how = f"by DQN after {BRIEF_STEPS:,} steps, {epsilon:.0%} of the actions at random"
+    env = world.make(1, EnvStream.DEMONSTRATION)
+    parts: list[FrameDemonstration] = []
+    while sum(len(part.actions) for part in parts) < config.demo_steps:
+        seed = config.seed + 1000 * len(parts)
+        parts.append(playing.record(env, act, 1, epsilon=epsilon, seed=seed, max_steps=5_000))
+    made = FrameDemonstration.join(
+        parts, name=config.demo_quality, origin={"made": how, "seed": config.seed}
+    )
+    sink.say(
+        f"made a {config.demo_quality} demonstration {how}: {len(made.scores)} episodes, "
+        f"{len(made.actions)} steps, mean return {np.mean(made.scores):.1f}"
+    )
+    return made

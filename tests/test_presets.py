@@ -1,0 +1,165 @@
+"""The table of agents, and hyper-parameters that results were made with: they may not drift."""
+
+import dataclasses
+
+import pytest
+
+from bqfd_jax.agents import BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnConfig, presets
+from bqfd_jax.envs import atari
+
+KINDS = {
+    "bqfd": ("BQfD", BqfdConfig),
+    "dqfd": ("DQfD", DqfdConfig),
+    "dqn": ("PDD DQN", PddDqnConfig),
+    "bootstrapped": ("Bootstrapped DQN", BootstrappedConfig),
+}
+# preset -> agent -> what it changes of the config's own defaults, copied by hand.
+ATARI = {"adam_epsilon": 1.5e-4, "huber_delta": 1.0, "priority_exponent": 0.6}
+LAPTOP = {
+    "adam_epsilon": 1e-6,
+    "huber_delta": 1.0,
+    "priority_exponent": 0.6,
+    "learning_rate": 2e-4,
+    "one_step_weight": 0.0,
+    "n_step_weight": 1.0,
+    "n_step": 10,
+    "target_period": 1,
+    "target_step_size": 0.005,
+    "pretrain_updates": 1000,
+    "epsilon_steps": (0, 100_000),
+    "epsilon_values": (0.1, 0.02),
+}
+PAPER = ATARI | {
+    "learning_rate": 6.25e-5,
+    "target_period": 2500,
+    "target_step_size": 1.0,
+    "pretrain_updates": 5000,
+    "epsilon_steps": (0,),
+    "epsilon_values": (0.001,),
+}
+SMALL = {
+    "learning_rate": 5e-4,
+    "batch_size": 64,
+    "gamma": 0.99,
+    "target_period": 1,
+    "target_step_size": 0.01,
+    "one_step_weight": 1.0,
+    "n_step_weight": 1.0,
+    "n_step": 5,
+    "huber_delta": 10.0,
+    "priority_exponent": 0.4,
+    "importance_exponent": 0.6,
+}
+SMALL_EPSILON = {"epsilon_steps": (0, 800), "epsilon_values": (1.0, 0.02)}
+EXPECTED = {
+    "laptop": {
+        "bqfd": LAPTOP
+        | {
+            "variance": 0.2,
+            "weight_from_target": False,
+            "correct_all_actions": True,
+            "demo_priority_steps": (0, 40_000),
+            "demo_priority_factors": (1.0, 0.25),
+        },
+        "dqfd": LAPTOP,
+        "dqn": LAPTOP
+        | {"exploration": "ez", "epsilon_steps": (1000, 20_000), "epsilon_values": (1.0, 0.01)},
+        "bootstrapped": LAPTOP | {"ensemble_size": 5},
+    },
+    "paper": {
+        "bqfd": PAPER
+        | {
+            "learning_rate": 5.5e-5,
+            "variance": 22.0,
+            "demo_priority_steps": (5_000_000, 120_000_000),
+            "demo_priority_factors": (2.0, 0.05),
+        },
+        "dqfd": PAPER
+        | {
+            "pretrain_updates": 750_000,
+            "priority_exponent": 0.4,
+            "importance_exponent": 0.6,
+            "epsilon_values": (0.01,),
+            "target_period": 10_000,
+        },
+        "dqn": PAPER | {"exploration": "ez"},
+        "bootstrapped": PAPER,
+    },
+    "small": {
+        "bqfd": SMALL | SMALL_EPSILON | {"pretrain_updates": 1000, "correct_all_actions": True},
+        "dqfd": SMALL | SMALL_EPSILON | {"pretrain_updates": 1000},
+        "dqn": SMALL | SMALL_EPSILON,
+        "bootstrapped": SMALL | {"ensemble_size": 5},
+    },
+    "deep_sea": {
+        "bqfd": {},
+        "dqfd": {},
+        "dqn": {"exploration": "ez", "epsilon_steps": (300, 1000), "epsilon_values": (1.0, 0.0)},
+        "bootstrapped": {},
+    },
+}
+
+
+def test_the_table_of_agents():
+    assert {name: kind[:2] for name, kind in presets.AGENTS.items()} == KINDS
+
+
+@pytest.mark.parametrize("preset", EXPECTED)
+@pytest.mark.parametrize("agent", KINDS)
+def test_every_preset_of_every_agent(preset, agent):
+    config = presets.agent_config(preset, agent, steps=4000, game="Seaquest")
+    assert config == KINDS[agent][1](**EXPECTED[preset][agent])
+
+
+def test_the_paper_explores_otherwise_in_ms_pacman():
+    explores = {"epsilon_steps": (0, 1_000_000, 50_000_000), "epsilon_values": (1.0, 0.1, 0.01)}
+    for agent, expected in EXPECTED["paper"].items():
+        config = presets.agent_config("paper", agent, game="MsPacman")
+        # DQfD keeps the exploration of its own paper.
+        changes = {} if agent == "dqfd" else explores
+        assert config == KINDS[agent][1](**expected | changes)
+
+
+def test_small_explores_for_a_fifth_of_the_steps():
+    assert presets.agent_config("small", "dqn", steps=1000).epsilon_steps == (0, 200)
+    assert presets.agent_config("small", "dqn", steps=3).epsilon_steps == (0, 1)
+    with pytest.raises(ValueError, match="steps is None"):
+        presets.agent_config("small", "dqn")
+
+
+def test_the_defaults_that_deep_sea_was_run_with():
+    config = dataclasses.asdict(presets.agent_config("deep_sea", "bqfd"))
+    expected = {"learning_rate": 5e-4, "gamma": 0.99, "n_step_weight": 1.0, "n_step": 10}
+    expected |= {"eta": 3.0, "variance": 0.6, "beta": 4.0, "zeta": 0.2, "target_step_size": 0.05}
+    assert {name: config[name] for name in expected} == expected
+
+
+def test_options_of_runs():
+    assert presets.run_options("laptop") == presets.run_options("small") == {}
+    assert presets.run_options("deep_sea") == {}
+    paper = presets.run_options("paper", game="Freeway")
+    assert paper == {
+        "steps": 23_000_000,
+        "update_period": 4,
+        "torso": "nature",
+        "hidden": 512,
+        "learning_starts": 0,
+        "replay_rows": 1_000_000,
+        "eval_period": 250_000,
+        "eval_episodes": 30,
+        "eval_max_steps": atari.MAX_EPISODE_STEPS,
+        "eval_target": False,
+        "final_steps": 2_000_000,
+        "checkpoint_period": 1_000_000,
+        "log_period": 10_000,
+    }
+    assert presets.run_options("paper", game="Pong")["steps"] == 100_000_000
+
+
+def test_what_is_unknown_is_named():
+    with pytest.raises(ValueError, match=r"agent is 'ppo', but must be one of bqfd, dqfd"):
+        presets.agent_config("laptop", "ppo")
+    with pytest.raises(ValueError, match=r"preset is 'phone', but must be one of laptop, paper"):
+        presets.agent_config("phone", "bqfd")
+    with pytest.raises(ValueError, match="preset is 'phone'"):
+        presets.run_options("phone")
