@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import bqfd_jax
+from experiments.__main__ import main
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "BUILD_NOTES.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -154,6 +155,13 @@ def test_commands_name_modules_that_exist(page):
     for module in re.findall(r"-m (experiments\.\w+)", page.read_text()):
         path = ROOT / module.replace(".", "/")
         assert (path / "__main__.py").exists(), module
+
+
+@every_page
+def test_bqfd_knows_the_commands(page, capsys):
+    main(["--help"])
+    known = set(capsys.readouterr().out.split())
+    assert set(re.findall(r"\bbqfd ([a-z-]+)(?= |`|\n)", page.read_text())) <= known
 
 
 def test_build_notes_are_numbered_through():
