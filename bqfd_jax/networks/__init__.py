@@ -10,7 +10,7 @@ from bqfd_jax.networks.build import (
     for_observation,
     from_flax,
 )
-from bqfd_jax.networks.heads import DuelingHead, QNetwork, scale_gradient
+from bqfd_jax.networks.heads import DuelingHead, QNetwork
 from bqfd_jax.networks.torsos import (
     ImageTorso,
     MLPTorso,
@@ -35,5 +35,4 @@ __all__ = [
     "ensemble",
     "for_observation",
     "from_flax",
-    "scale_gradient",
 ]

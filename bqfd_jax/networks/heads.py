@@ -1,16 +1,10 @@
 """Heads: from features `[B, F]` to Q-values `[B, A]`."""
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
+import optax
 
 from bqfd_jax.types import Array
-
-
-def scale_gradient(x: Array, scale: float) -> Array:
-    """`x` itself, with gradients through it multiplied by `scale`."""
-    # The second term is zero to the bit, so the value is `x` exactly.
-    return x + (scale - 1.0) * (x - jax.lax.stop_gradient(x))
 
 
 class DuelingHead(nn.Module):
@@ -26,7 +20,7 @@ class DuelingHead(nn.Module):
 
     @nn.compact
     def __call__(self, features: Array) -> Array:  # noqa: D102
-        x = scale_gradient(features, self.torso_gradient_scale)
+        x = optax.scale_gradient(features, self.torso_gradient_scale)
         # One wide layer is two streams side by side, and one matrix product instead of two.
         streams = nn.relu(nn.Dense(2 * self.hidden, name="streams")(x))
         value = nn.Dense(1, name="value")(streams[..., : self.hidden])
