@@ -7,6 +7,7 @@ from bqfd_jax.demos.demonstration import (
     save,
 )
 from bqfd_jax.demos.errors import DemonstrationError
+from bqfd_jax.demos.fitting import as_list, rows_for, sizes, with_unique_names
 from bqfd_jax.demos.frames import FrameDemonstration, frame_rows
 from bqfd_jax.demos.named import available, load_named
 from bqfd_jax.demos.playback import default_cache_dir, frame_hash, play, play_cached, to_rows
@@ -16,6 +17,7 @@ __all__ = [
     "Demonstration",
     "DemonstrationError",
     "FrameDemonstration",
+    "as_list",
     "available",
     "default_cache_dir",
     "frame_hash",
@@ -24,6 +26,9 @@ __all__ = [
     "load_named",
     "play",
     "play_cached",
+    "rows_for",
     "save",
+    "sizes",
     "to_rows",
+    "with_unique_names",
 ]

@@ -147,6 +147,7 @@ def to_rows(
     log_rewards: bool = True,
     life_loss_is_terminal: bool = True,
     cache_dir: str | os.PathLike[str] | None = None,
+    anew: bool = False,
 ) -> Row:
     """The rows of either kind of demonstration: actions are played back, frames are there already.
 
@@ -156,6 +157,7 @@ def to_rows(
       log_rewards: see `envs.atari.Atari`.
       life_loss_is_terminal: see there.
       cache_dir: see `play_cached`.
+      anew: play a list of actions even if that was done before.
 
     Returns:
       Rows with leading axis `demonstration.num_rows`, numpy.
@@ -163,6 +165,8 @@ def to_rows(
     switches = {"log_rewards": log_rewards, "life_loss_is_terminal": life_loss_is_terminal}
     if isinstance(demonstration, FrameDemonstration):
         return frame_rows(demonstration, gamma=gamma, **switches)
+    if anew:
+        return play(demonstration, gamma=gamma, **switches)
     return play_cached(demonstration, gamma=gamma, cache_dir=cache_dir, **switches)
 
 

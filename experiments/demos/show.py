@@ -42,7 +42,7 @@ def show(config: Annotated[ShowConfig, tyro.conf.arg(name="")]) -> None:
     demonstration = _load(config)
     try:
         # What was played before must not be trusted where it is to be checked.
-        rows = (check if config.check else _as_played)(demonstration)
+        rows = demos.to_rows(demonstration, **_AS_PLAYED, anew=config.check)
     except (ValueError, ImportError) as error:
         raise UsageError(f"{config.file}: {error}") from error
     print(describe(demonstration, rows))
@@ -66,17 +66,6 @@ def show(config: Annotated[ShowConfig, tyro.conf.arg(name="")]) -> None:
 
 # Rewards as the game counts them, and whole games.
 _AS_PLAYED = {"gamma": 1.0, "log_rewards": False, "life_loss_is_terminal": False}
-
-
-def _as_played(demonstration: demos.Demonstration) -> Row:
-    return demos.to_rows(demonstration, **_AS_PLAYED)
-
-
-def check(demonstration: demos.Demonstration) -> Row:
-    """Plays a list of actions anew, which compares it; frames were compared when they were read."""
-    if isinstance(demonstration, demos.ActionDemonstration):
-        return demos.play(demonstration, **_AS_PLAYED)
-    return demos.frame_rows(demonstration, **_AS_PLAYED)
 
 
 def _what_was_checked(demonstration: demos.Demonstration) -> str:
