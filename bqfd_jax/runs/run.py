@@ -13,7 +13,7 @@ import numpy as np
 from bqfd_jax import checks, files
 from bqfd_jax.demos import Demonstration
 from bqfd_jax.policy import Policy, load_policy
-from bqfd_jax.runs import folder, report
+from bqfd_jax.runs import folder, report, stored
 from bqfd_jax.runs.atari import AtariConfig, AtariWorld
 from bqfd_jax.runs.checkpoint import Checkpointer
 from bqfd_jax.runs.config import RunConfig
@@ -101,17 +101,13 @@ class Run:
     def load(cls, path: Any) -> "Run":
         """The run in a folder, finished or not; raises `UsageError` if there is none."""
         path = Path(path)
-        fields = folder.read_config(path)
-        kind = fields.get("experiment")
+        kind = folder.read_config(path).get("experiment")
         if kind not in KINDS:
             raise UsageError(
                 f"{path} holds a run of {kind!r}, but only those of {' and '.join(KINDS)} can be "
                 "loaded"
             )
-        try:
-            return cls(path, KINDS[kind][0].from_stored(fields))
-        except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"{path / 'config.json'} cannot be understood: {error}") from error
+        return cls(path, stored.load(path, KINDS[kind][0].from_stored))
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}: {self.config.title}, {self.config.agent})"
