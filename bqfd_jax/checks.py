@@ -4,7 +4,7 @@ An option that was not given (None) passes, and so does one that jax is tracing.
 all of it does.  NaN and infinities are never within bounds.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -73,6 +73,13 @@ def one_of(choices: Iterable[Any], **values: Any) -> None:
     choices = tuple(choices)
     for name, value in _to_check(values):
         require(value in choices, name, value, f"one of {', '.join(map(str, choices))}")
+
+
+def distinct(**values: Sequence[str]) -> None:
+    """Lists of names: at least one, and none twice."""
+    for name, value in values.items():
+        once = 0 < len(value) == len(set(value))
+        require(once, name, " ".join(value), "one or more names, none of them twice")
 
 
 def is_traced(value: Any) -> bool:

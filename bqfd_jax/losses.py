@@ -91,6 +91,7 @@ def bqfd_td_error(
     discount_t: Array,
     q_t_value: Array,
     q_t_selector: Array,
+    is_expert: Array,
     weight: Array,
     *,
     eta: float,
@@ -99,7 +100,7 @@ def bqfd_td_error(
     """Double Q-learning TD error whose target holds the expert correction (`J_exp`).
 
     The action taken in a demonstration is the expert's, so its target gains `eta w (1 - pi(a))`.
-    With a weight of 0 this is `double_q_td_error`.
+    For any other sample this is `double_q_td_error`.
 
     Args:
       q_tm1: Q-values of the state, `[A]`.
@@ -108,8 +109,8 @@ def bqfd_td_error(
       discount_t: discount, `[]`.
       q_t_value: Q-values of the next state that are bootstrapped from (target network), `[A]`.
       q_t_selector: Q-values of the next state that choose the action (online network), `[A]`.
-      weight: variance of the Q-value if the expert took the action, else 0, `[]`; e.g. from
-        `posterior.expert_weight`.
+      is_expert: whether the sample is a demonstration's, `[]` bool.
+      weight: variance of the Q-value, e.g. from `posterior.visit_weight`, `[]`.
       eta: Boltzmann parameter of the expert.
       stop_correction_gradient: treat the correction as the constant it is in a target.  False
         lets gradients through `pi(a)`, as the paper's formula literally reads.
@@ -117,11 +118,12 @@ def bqfd_td_error(
     Returns:
       The TD error, `[]`.
     """
+    chex.assert_rank([is_expert, weight], 0)
     td_error = double_q_td_error(q_tm1, a_tm1, r_t, discount_t, q_t_value, q_t_selector)
     correction = posterior.expert_correction(q_tm1, a_tm1, a_tm1, weight, eta=eta)
-    return td_error + (
-        jax.lax.stop_gradient(correction) if stop_correction_gradient else correction
-    )
+    if stop_correction_gradient:
+        correction = jax.lax.stop_gradient(correction)
+    return td_error + jnp.where(is_expert, correction, 0.0)
 
 
 def bqfd_path_td_error(
@@ -131,6 +133,7 @@ def bqfd_path_td_error(
     discount_t: Array,
     q_t_value: Array,
     q_t_selector: Array,
+    is_expert: Array,
     weight: Array,
     q_later: Array,
     a_later: Array,
@@ -149,11 +152,12 @@ def bqfd_path_td_error(
       discount_t: product of discounts, `[]`.
       q_t_value: Q-values n steps on that are bootstrapped from (target network), `[A]`.
       q_t_selector: Q-values n steps on that choose the action (online network), `[A]`.
-      weight: variance of the first Q-value, or 0, see `bqfd_td_error`, `[]`.
+      is_expert: whether the path is a demonstration's, `[]` bool.
+      weight: variance of the first Q-value, `[]`.
       q_later: Q-values of steps 1 .. K-1, `[K - 1, A]`.
       a_later: actions taken there, `[K - 1]` integer.
       discount_later: product of discounts before each, `[K - 1]`; 0 past the episode's end.
-      weight_later: their variances, or 0, `[K - 1]`.
+      weight_later: their variances, `[K - 1]`.
       eta: Boltzmann parameter of the expert.
       stop_correction_gradient: treat the corrections as constants.
 
@@ -167,15 +171,20 @@ def bqfd_path_td_error(
         discount_t,
         q_t_value,
         q_t_selector,
+        is_expert,
         weight,
         eta=eta,
         stop_correction_gradient=stop_correction_gradient,
     )
     later = posterior.path_correction(q_later, a_later, discount_later, weight_later, eta=eta)
-    return td_error + (jax.lax.stop_gradient(later) if stop_correction_gradient else later)
+    if stop_correction_gradient:
+        later = jax.lax.stop_gradient(later)
+    return td_error + jnp.where(is_expert, later, 0.0)
 
 
-def expert_likelihood_loss(q: Array, expert_a: Array, weight: Array, *, eta: float) -> Array:
+def expert_likelihood_loss(
+    q: Array, a: Array, is_expert: Array, weight: Array, *, eta: float
+) -> Array:
     """`-w log pi(a)`, whose descent corrects the values of all actions as Algorithm 1 does.
 
     Its gradient is minus the correction, `eta w (1[b = a] - pi(b))`, for every action b.  For the
@@ -188,15 +197,16 @@ def expert_likelihood_loss(q: Array, expert_a: Array, weight: Array, *, eta: flo
 
     Args:
       q: Q-values of the state, `[A]`.
-      expert_a: action the expert took, `[]` integer.
-      weight: variance of the Q-value, or 0 if the action is not the expert's, `[]`.
+      a: action taken, `[]` integer.
+      is_expert: whether the expert took it, `[]` bool.
+      weight: variance of the Q-value, `[]`.
       eta: Boltzmann parameter of the expert.
 
     Returns:
-      The loss, `[]`.
+      The loss, `[]`; 0 unless `is_expert`.
     """
-    chex.assert_rank(weight, 0)
-    return -weight * posterior.expert_log_likelihood(q, expert_a, eta=eta)
+    chex.assert_rank([is_expert, weight], 0)
+    return -jnp.where(is_expert, weight, 0.0) * posterior.expert_log_likelihood(q, a, eta=eta)
 
 
 def large_margin_loss(q: Array, expert_a: Array, *, margin: float) -> Array:

@@ -35,8 +35,8 @@ class Policy:
     frame_shape: tuple[int, ...]
     frame_dtype: np.dtype
     stack: int = 1  # frames per observation
-    # What the network was made with beside the fields above, see `described_network`.  None, or with
-    # `own`: the network is somebody's own.
+    # What the network was made with beside the fields above, see `described_network`.  None, or
+    # with `own`: the network is somebody's own.
     made_with: dict[str, Any] | None = None
     environment: str = ""  # what it was trained in
     preprocessing: dict[str, Any] | None = None  # how that environment makes its frames, if it says

@@ -75,28 +75,6 @@ def visit_weight(count: Array, *, beta: float, variance: float, noise_ratio: flo
     return variance * (beta**2 + noise_ratio * n) / (beta + n) ** 2
 
 
-def expert_weight(
-    is_expert: Array, count: Array, *, beta: float, variance: float, noise_ratio: float = 4.0
-) -> Array:
-    """`visit_weight` of samples that are the expert's, and 0 of all others.
-
-    A weight of 0, rather than no correction: the count of another sample may be anything, and must
-    not reach the gradient either.
-
-    Args:
-      is_expert: whether a sample comes from a demonstration, bool that broadcasts to `count`.
-      count: see `visit_weight`, as for the following.
-      beta: pseudo-count of the prior.
-      variance: variance of the prior.
-      noise_ratio: variance of one target as a multiple of `variance`.
-
-    Returns:
-      Weights of `count`'s shape.
-    """
-    weight = visit_weight(count, beta=beta, variance=variance, noise_ratio=noise_ratio)
-    return jnp.where(is_expert, weight, 0.0)
-
-
 def expert_correction(
     q_tm1: Array, a_tm1: Array, expert_a_tm1: Array, weight: Array, *, eta: float
 ) -> Array:

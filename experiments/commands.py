@@ -94,7 +94,7 @@ def resume(options: ResumeConfig) -> None:
     if options.steps is not None:
         raise UsageError(f"--steps cannot be given for a run of {kind}")
     console.use_all_cores()
-    package = importlib.import_module(f"{__package__}.{kind}.training")
+    package = importlib.import_module(f"{__package__}.{kind}.run")
     with console.terminal() as sink:
         package.resume(options.run, sink)
 

@@ -20,7 +20,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 import jax
 import pytest
 
-from bqfd_jax.runs.folder import run_main
+from bqfd_jax.console import run_main
 
 # Silent broadcasting of [B] against [B, 1] hides indexing mistakes.
 jax.config.update("jax_numpy_rank_promotion", "raise")

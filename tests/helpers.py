@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import itertools
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 
@@ -239,11 +241,11 @@ def graph_params(
 def graph_environment():
     """An environment that is all in its parameters, so that one compilation serves many."""
 
-    def reset(params, key):
+    def reset(key, params):
         state = jax.random.categorical(key, params["start_logits"]).astype(jnp.int32)
         return {"state": state, "time": jnp.int32(0)}, params["shown"][state]
 
-    def step(params, state, action, key):
+    def step(key, params, state, action):
         del key
         at, time = state["state"], state["time"] + 1
         next_state = params["next_state"][at, action]
@@ -324,3 +326,45 @@ def looking_network(num_actions):
         return params["scale"] * jax.nn.one_hot(preferred, num_actions)
 
     return Network(init=init, apply=apply)
+
+
+class RecordedKeys:
+    """Keys that tell when they are split or drawn from, wherever that happens in compiled code.
+
+    To fold a number in does not use a key up: streams and counters come from one key.
+    """
+
+    def __init__(self):
+        self.used = []  # their bits, once for each use
+        self._serial = itertools.count()
+        plain = jax.extend.random.threefry_prng_impl
+        self._impl = jax.extend.random.define_prng_impl(
+            key_shape=plain.key_shape,
+            seed=plain.seed,
+            split=lambda key, shape: plain.split(self._record(key), shape),
+            random_bits=lambda key, width, shape: plain.random_bits(
+                self._record(key), width, shape
+            ),
+            fold_in=plain.fold_in,
+            name="recorded",
+            tag="rec",
+        )
+
+    def key(self, seed):
+        return jax.random.key(seed, impl=self._impl)
+
+    def repeated(self):
+        """Keys that were used more than once."""
+        jax.effects_barrier()
+        return {key for key in self.used if self.used.count(key) > 1}
+
+    def _record(self, key):
+        def see(key, serial):
+            del serial
+            self.used += map(bytes, np.asarray(key).reshape(-1, 2))
+            return np.asarray(key)
+
+        # With a number of its own, or XLA would make one of two uses of the same key.
+        serial = np.uint32(next(self._serial))
+        shape = jax.ShapeDtypeStruct(key.shape, key.dtype)
+        return jax.pure_callback(see, shape, key, serial, vmap_method="broadcast_all")

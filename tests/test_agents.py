@@ -293,7 +293,8 @@ def test_bqfd_agrees_with_the_unbatched_td_error(stop):
     )
     config = BQFD(zeta=0.0, stop_correction_gradient=stop)
     value, output, gradient = run_loss(bqfd.make_loss, config, batch, online=online, target=target)
-    one = functools.partial(losses.bqfd_td_error, **CONSTANTS, stop_correction_gradient=stop)
+    one = functools.partial(losses.bqfd_td_error, eta=ETA, stop_correction_gradient=stop)
+    weights = [visit_weight(n) for n in np.asarray(batch.path_visit_count[:, 0])]
 
     @quick_jit
     @functools.partial(jax.value_and_grad, has_aux=True)
@@ -306,7 +307,7 @@ def test_bqfd_agrees_with_the_unbatched_td_error(stop):
             jnp.asarray(target[next_state]),
             table[next_state],
             batch.is_expert,
-            batch.path_visit_count[:, 0],
+            jnp.asarray(weights, jnp.float32),
         )
         return jnp.mean(batch.importance_weight * 0.5 * errors**2), errors
 
@@ -518,7 +519,7 @@ def test_each_member_learns_from_its_own_rows_with_its_own_targets():
 
 def test_an_episode_follows_one_member_and_the_mean_is_evaluated():
     replay, _ = filled_replay()
-    agent = agents.make_agent(NETWORK, replay, configure(BootstrappedConfig, ensemble_size=3))
+    agent = agents.make_agent(NETWORK, configure(BootstrappedConfig, ensemble_size=3), replay)
     table = jnp.zeros((3, NUM_STATES, NUM_ACTIONS)).at[jnp.arange(3), :, jnp.arange(3)].set(1.0)
     params = {"members": {"table": table.at[:, 2].multiply(4.0)}}  # member k does action k
     L = 600
@@ -526,22 +527,22 @@ def test_an_episode_follows_one_member_and_the_mean_is_evaluated():
     observation = jnp.zeros((L, 1), jnp.int32)
     actor = agent.init_actor(L)
     everyone, nobody = jnp.ones(L, bool), jnp.zeros(L, bool)
-    first, actor = act(params, actor, observation, everyone, jax.random.key(1), jnp.int32(0))
+    first, actor = act(jax.random.key(1), params, actor, observation, everyone, jnp.int32(0))
     counts = np.bincount(first, minlength=3)
     assert counts.min() > 150  # 200 expected, deviation 11.5
     np.testing.assert_array_equal(actor.member, first)
     for seed in (2, 3):
         action, actor = act(
-            params, actor, observation, nobody, jax.random.key(seed), jnp.int32(seed)
+            jax.random.key(seed), params, actor, observation, nobody, jnp.int32(seed)
         )
         np.testing.assert_array_equal(action, first)
     half = jnp.arange(L) < L // 2
-    action, actor = act(params, actor, observation, half, jax.random.key(4), jnp.int32(4))
+    action, actor = act(jax.random.key(4), params, actor, observation, half, jnp.int32(4))
     np.testing.assert_array_equal(action[L // 2 :], first[L // 2 :])
     changed = np.mean(np.asarray(action != first)[: L // 2])
     assert changed == pytest.approx(2 / 3, abs=0.12)  # drawn anew, 4 deviations
 
-    q = agent.evaluate(params, jnp.array([[0], [2]], jnp.int32))
+    q = agent.q_values(params, jnp.array([[0], [2]], jnp.int32))
     np.testing.assert_allclose(q, [[1 / 3] * 3, [4 / 3] * 3], rtol=1e-6)
 
 
@@ -576,7 +577,7 @@ def updating(name, **changes):
     """Config, replay state, learner, and the compiled update and pre-training update."""
     config = dataclasses.replace(CONFIGS[name], **changes)
     replay, replay_state = filled_replay()
-    agent = agents.make_agent(NETWORK, replay, config)
+    agent = agents.make_agent(NETWORK, config, replay)
     state = agent.init(KEY, jnp.zeros((1, 1), jnp.int32))
     if name == "bootstrapped":
         target = member_tables(jax.random.key(1), 2)
@@ -590,7 +591,7 @@ def updating(name, **changes):
 def drawn_batch():
     """What an update with `UPDATE_KEY` draws."""
     replay, state = filled_replay()
-    sample = quick_jit(lambda state: replay.sample(state, UPDATE_KEY, 16, 0.4))
+    sample = quick_jit(lambda state: replay.sample(UPDATE_KEY, state, 16, 0.4))
     batch = sample(state)
     assert 0 < int(batch.is_expert.sum()) < 16
     return batch
@@ -600,7 +601,7 @@ def drawn_batch():
 def one_update(name):
     """The same single update for all tests that look at it."""
     config, before, state, update, _ = updating(name)
-    after_state, after, metrics = update(state, before, UPDATE_KEY, jnp.int32(150))
+    after_state, after, metrics = update(UPDATE_KEY, state, before, jnp.int32(150))
     return config, before, state, after_state, after, metrics
 
 
@@ -699,7 +700,7 @@ def test_demo_priority_factor_follows_its_schedule():
     index = np.asarray(drawn_batch().index)
     leaves = {}
     for step in (0, 100, 200, 10**6):
-        _, after, _ = update(state, before, UPDATE_KEY, jnp.int32(step))
+        _, after, _ = update(UPDATE_KEY, state, before, jnp.int32(step))
         leaves[step] = np.asarray(after.tree[-1])[index]
     expert = index < DEMO_ROWS
     np.testing.assert_allclose(leaves[0], leaves[100])
@@ -713,7 +714,7 @@ def test_pretraining_draws_demonstrations_and_counts_no_visit():
     replay_state, targets = before, [state.target_params]
     for seed in range(4):
         state, replay_state, metrics = pretrain(
-            state, replay_state, jax.random.key(seed), jnp.int32(0)
+            jax.random.key(seed), state, replay_state, jnp.int32(0)
         )
         assert float(metrics["expert_share"]) == 1.0
         targets.append(state.target_params)
@@ -730,12 +731,12 @@ def test_pretraining_draws_demonstrations_and_counts_no_visit():
 
 def test_pretraining_needs_demonstrations():
     replay = make_replay(frame_shape=(), frame_dtype=jnp.int32, rows_per_lane=5, n_step=3)
-    agent = agents.make_agent(NETWORK, replay, CONFIGS["pdd_dqn"])
+    agent = agents.make_agent(NETWORK, CONFIGS["pdd_dqn"], replay)
     state, replay_state = jax.eval_shape(
         lambda: (agent.init(KEY, jnp.zeros((1, 1), jnp.int32)), replay.init())
     )
     with pytest.raises(ValueError, match="num_demo_rows is 0"):
-        jax.eval_shape(agent.pretrain, state, replay_state, KEY, jnp.int32(0))
+        jax.eval_shape(agent.pretrain, KEY, state, replay_state, jnp.int32(0))
 
 
 def test_the_target_moves_every_period_only():
@@ -743,7 +744,7 @@ def test_the_target_moves_every_period_only():
     for count in range(1, 8):
         before = state.target_params["table"]
         state, replay_state, _ = update(
-            state, replay_state, jax.random.key(count), jnp.int32(100 * count)
+            jax.random.key(count), state, replay_state, jnp.int32(100 * count)
         )
         assert int(state.updates) == count
         expected = before
@@ -754,7 +755,7 @@ def test_the_target_moves_every_period_only():
 
 def test_a_new_learner_has_its_own_copy_of_the_target():
     replay, _ = filled_replay()
-    agent = agents.make_agent(NETWORK, replay, CONFIGS["pdd_dqn"])
+    agent = agents.make_agent(NETWORK, CONFIGS["pdd_dqn"], replay)
     state = agent.init(KEY, jnp.zeros((2, 1), jnp.int32))
     assert_trees_close(state.params, state.target_params)
     assert (
@@ -768,7 +769,7 @@ def test_a_new_learner_has_its_own_copy_of_the_target():
 
 def test_bqfd_describes_the_mean_weight_of_rows_that_start_something():
     replay, state = filled_replay()
-    agent = agents.make_agent(NETWORK, replay, CONFIGS["bqfd"])
+    agent = agents.make_agent(NETWORK, CONFIGS["bqfd"], replay)
     # Row 5 is an episode's last frame and has no visits to speak of.
     state = state.replace(visit_count=jnp.array([1, 2, 3, 5, 8, 10**6], jnp.int32))
     described = agent.describe(state)
@@ -776,12 +777,12 @@ def test_bqfd_describes_the_mean_weight_of_rows_that_start_something():
     expected = np.mean([visit_weight(n) for n in (1, 2, 3, 5, 8)])
     assert float(described["visit_weight"]) == pytest.approx(expected, rel=1e-5)
     for name in ("pdd_dqn", "dqfd", "bootstrapped"):
-        assert agents.make_agent(NETWORK, replay, CONFIGS[name]).describe(state) == {}
+        assert agents.make_agent(NETWORK, CONFIGS[name], replay).describe(state) == {}
 
 
 def test_bqfd_describes_nothing_without_demonstrations():
     replay = make_replay(frame_shape=(), frame_dtype=jnp.int32, rows_per_lane=5, n_step=3)
-    described = agents.make_agent(NETWORK, replay, CONFIGS["bqfd"]).describe(replay.init())
+    described = agents.make_agent(NETWORK, CONFIGS["bqfd"], replay).describe(replay.init())
     assert float(described["visit_weight"]) == 0.0
 
 
@@ -798,7 +799,7 @@ def act_with(config):
     def step(actor, seed, agent_step, is_first=None):
         is_first = jnp.zeros(LANES, bool) if is_first is None else is_first
         action, actor = act(
-            Q_ROW, actor, observation, is_first, jax.random.key(seed), jnp.int32(agent_step)
+            jax.random.key(seed), Q_ROW, actor, observation, is_first, jnp.int32(agent_step)
         )
         return np.asarray(action), actor
 
@@ -820,7 +821,7 @@ def test_each_lane_acts_on_its_own_observation():
     for state, best in ((3, 2), (0, 0), (7, 1), (1, 2)):
         table[state, best] = 1.0
     action, _ = act(
-        params_of(table), acting.init_actor(4), observation, jnp.ones(4, bool), KEY, jnp.int32(0)
+        KEY, params_of(table), acting.init_actor(4), observation, jnp.ones(4, bool), jnp.int32(0)
     )
     np.testing.assert_array_equal(action, [2, 0, 1, 2])
 
@@ -882,11 +883,12 @@ def test_ez_repeats_no_longer_than_allowed():
 @each_agent
 def test_make_agent_goes_by_the_config(name, monkeypatch):
     made = []
-    for maker in list(agents._MAKERS):
-        monkeypatch.setitem(agents._MAKERS, maker, lambda *parts, m=maker: made.append((m, parts)))
+    for key, kind in list(agents.AGENTS.items()):
+        spy = kind._replace(make=lambda *parts, kind=kind: made.append((kind.config, parts)))
+        monkeypatch.setitem(agents.AGENTS, key, spy)
     replay, config = object(), CONFIGS[name]
-    agents.make_agent(NETWORK, replay, config)
-    assert made == [(type(config), (NETWORK, replay, config))]
+    agents.make_agent(NETWORK, config, replay)
+    assert made == [(type(config), (NETWORK, config, replay))]
 
 
 def test_make_agent_makes_the_agent_of_each_config():
@@ -896,13 +898,14 @@ def test_make_agent_makes_the_agent_of_each_config():
         BqfdConfig: bqfd,
         BootstrappedConfig: bootstrapped,
     }
-    assert {kind: module.make_agent for kind, module in modules.items()} == agents._MAKERS
+    makers = {kind.config: kind.make for kind in agents.AGENTS.values()}
+    assert {kind: module.make_agent for kind, module in modules.items()} == makers
 
 
 def test_make_agent_names_what_it_cannot_make():
     replay, _ = filled_replay()
     with pytest.raises(ValueError, match=r"AgentConfig.*BootstrappedConfig, .*PddDqnConfig"):
-        agents.make_agent(NETWORK, replay, configure(AgentConfig))
+        agents.make_agent(NETWORK, configure(AgentConfig), replay)
 
 
 NAN = float("nan")
@@ -973,16 +976,16 @@ def test_bounds_that_depend_on_other_fields_name_them():
 def test_an_agent_and_its_replay_must_agree():
     replay, _ = filled_replay(n_step=3, path_steps=1, exponent=0.6)
     network = table_network(NUM_STATES, NUM_ACTIONS)
-    agents.make_agent(network, replay, configure(BqfdConfig))
+    agents.make_agent(network, configure(BqfdConfig), replay)
     for changes, named in (
         ({"n_step": 2, "n_step_weight": 1.0}, "n_step=2, .*n_step=3"),
         ({"priority_exponent": 0.4}, "priority_exponent=0.4, .*priority_exponent=0.6"),
         ({"correction_steps": 2, "n_step_weight": 1.0}, "path_steps=2, .*path_steps=1"),
     ):
         with pytest.raises(ValueError, match=named):
-            agents.make_agent(network, replay, configure(BqfdConfig, **changes))
+            agents.make_agent(network, configure(BqfdConfig, **changes), replay)
     # Where the n-step loss has no weight, how far the replay looks ahead does not matter.
-    agents.make_agent(network, replay, configure(BqfdConfig, n_step=2, n_step_weight=0.0))
+    agents.make_agent(network, configure(BqfdConfig, n_step=2, n_step_weight=0.0), replay)
 
 
 def test_values_at_their_bounds_are_taken():
@@ -1027,9 +1030,70 @@ def test_a_replay_of_demonstrations_alone_can_be_learnt_from():
         num_demo_rows=DEMO_ROWS,
         n_step=3,
     )
-    agent = agents.make_agent(NETWORK, replay, CONFIGS["bqfd"])
+    agent = agents.make_agent(NETWORK, CONFIGS["bqfd"], replay)
     state = agent.init(KEY, jnp.zeros((1, 1), jnp.int32))
     replay_state = replay.init(make_rows(DEMONSTRATIONS))
-    _, replay_state, metrics = quick_jit(agent.update)(state, replay_state, KEY, jnp.int32(0))
+    _, replay_state, metrics = quick_jit(agent.update)(KEY, state, replay_state, jnp.int32(0))
     assert float(metrics["expert_share"]) == 1.0
     assert int(replay_state.visit_count.sum()) == DEMO_ROWS + 16
+
+
+# ----------------------------------------------------------------- with somebody else's replay
+
+
+@each_agent
+def test_an_update_is_learning_from_the_batch_that_was_drawn(name):
+    config, _, state, after, _, metrics = one_update(name)
+    agent = agents.make_agent(NETWORK, config)
+    found, td_error, found_metrics = quick_jit(agent.learn)(state, drawn_batch())
+    assert td_error.shape == (16,)
+    np.testing.assert_allclose(
+        np.abs(td_error), own_td_sizes(name, state, drawn_batch()), rtol=1e-4, atol=1e-6
+    )
+    for one, other in ((found, after), (found_metrics, metrics)):
+        assert_trees_close(one, other, rtol=1e-6, atol=1e-7)
+
+
+def test_an_agent_learns_from_a_list_of_arrays():
+    """A chain 0 -> 1 -> 2 that pays 1 in the end, drawn uniformly from numpy arrays."""
+    config = configure(PddDqnConfig, learning_rate=0.05, target_step_size=0.2, batch_size=8)
+    agent = agents.make_agent(NETWORK, config)
+    rows = [(0, 1, 0.0, 0.9, 1), (1, 0, 0.0, 0.9, 2), (2, 2, 1.0, 0.0, 7)]
+    state, action, reward, discount, next_state = map(np.array, zip(*rows, strict=True))
+    random = np.random.default_rng(0)
+    learn = quick_jit(agent.learn)
+    learner_state = agent.init(KEY, jnp.zeros((1, 1), jnp.int32))
+    for _ in range(300):
+        drawn = random.integers(0, len(rows), config.batch_size)
+        batch = make_batch(
+            observation=state[drawn],
+            action=action[drawn],
+            reward=reward[drawn],
+            discount=discount[drawn],
+            next_observation=next_state[drawn],
+        )
+        learner_state, td_error, metrics = learn(learner_state, batch)
+    q = np.asarray(agent.q_values(learner_state.params, jnp.array([[0], [1], [2]])))
+    best = [max(q[1]) * 0.9, max(q[2]) * 0.9, 1.0]
+    np.testing.assert_allclose(q[[0, 1, 2], action], best, atol=0.02)
+    np.testing.assert_allclose(td_error, np.zeros(8), atol=0.02)
+    assert float(metrics["expert_share"]) == 0.0
+    assert agent.gamma == config.gamma
+    priority = agent.priority(jnp.abs(td_error), batch.is_expert, jnp.int32(0))
+    np.testing.assert_allclose(priority, np.abs(td_error) + config.priority_epsilon)
+    actions, _ = agent.act(
+        KEY,
+        learner_state.params,
+        agent.init_actor(3),
+        jnp.array([[0], [1], [2]]),
+        jnp.ones(3, bool),
+        jnp.int32(0),
+    )
+    np.testing.assert_array_equal(actions, np.argmax(q, axis=1))
+
+
+def test_without_a_replay_there_is_nothing_to_draw_from():
+    agent = agents.make_agent(NETWORK, CONFIGS["bqfd"])
+    for function in (agent.update, agent.pretrain):
+        with pytest.raises(ValueError, match=r"made without a replay.*Agent\.learn"):
+            function(KEY, None, None, 0)

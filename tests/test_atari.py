@@ -184,6 +184,25 @@ def test_runs_and_their_pools_share_no_lane():
     assert env._pool.config["seed"] == atari.first_lane_seed(2, 1)
 
 
+def test_a_resumed_run_shares_no_lane_with_any_that_was_not():
+    new = {atari.first_lane_seed(seed, stream) for seed in range(50_000) for stream in range(4)}
+    assert len(new) == 200_000
+    assert atari.first_lane_seed(3, 1, 0) == atari.first_lane_seed(3, 1) == (3 * 4 + 1) * 10_007
+    resumed = {
+        (seed, stream, step): atari.first_lane_seed(seed, stream, step)
+        for seed in (0, 3, 2**32 - 1)
+        for stream in range(4)
+        for step in (1, 50_000, 50_001, 2**31)
+    }
+    assert len(set(resumed.values())) == len(resumed)
+    # Lanes of a pool are the seeds from its first on, so whole blocks must lie apart.
+    assert min(resumed.values()) >= max(new) + atari.MAX_LANES
+    assert max(resumed.values()) + atari.MAX_LANES <= 2**31
+    assert all(first % atari.MAX_LANES == 0 for first in resumed.values())
+    env = atari.Atari("Breakout", seed=2, stream=1, resumed_at=60)
+    assert env._pool.config["seed"] == atari.first_lane_seed(2, 1, 60)
+
+
 def test_a_seed_repeats_and_another_differs():
     def frames(**kwargs):
         env = atari.Atari("Freeway", num_lanes=8, **kwargs)
@@ -349,7 +368,7 @@ def test_nothing_across_the_end_of_an_episode_reaches_a_batch(played):
     assert (is_last & over).sum() >= 2
     assert (is_last & ~over).sum() >= 1
 
-    sample = quick_jit(lambda state, key: replay.sample(state, key, 256))
+    sample = quick_jit(lambda state, key: replay.sample(key, state, 256))
     seen = set()
     for key in jax.random.split(jax.random.key(0), 24):
         batch = jax.tree.map(np.asarray, sample(state, key))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bqfd_jax.runs.folder import UsageError
-from experiments.benchmark.__main__ import __main__ as benchmark
+from experiments.benchmark import __main__ as benchmark
 
 
 def test_a_small_replay_passes_its_own_benchmark(capsys):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from bsuite.environments import deep_sea as bsuite_deep_sea
 
-from bqfd_jax.envs import deep_sea
+from bqfd_jax.envs import deep_sea, deep_sea_values
 from bqfd_jax.envs.auto_reset import auto_reset
 from bqfd_jax.types import Environment, EnvStep
 
@@ -29,8 +29,8 @@ demonstrate = jax.jit(deep_sea.demonstrate, static_argnames=("env", "rule", "siz
 def play_from(state, params, actions, key, size):
     """The raw steps [T] of an action sequence [T]."""
     env = deep_sea.make(size)
-    inputs = (actions, jax.random.split(key, len(actions)))
-    return jax.lax.scan(lambda state, inputs: env.step(params, state, *inputs), state, inputs)[1]
+    inputs = (jax.random.split(key, len(actions)), actions)
+    return jax.lax.scan(lambda state, xs: env.step(xs[0], params, state, xs[1]), state, inputs)[1]
 
 
 def play(size, params, actions, key=KEY):
@@ -41,7 +41,7 @@ def play(size, params, actions, key=KEY):
 @functools.partial(jax.jit, static_argnames="size")
 def step_many(state, params, action, keys, size):
     """One raw step [n] from the same state with each of the keys [n]."""
-    return jax.vmap(lambda key: deep_sea.make(size).step(params, state, action, key)[1])(keys)
+    return jax.vmap(lambda key: deep_sea.make(size).step(key, params, state, action)[1])(keys)
 
 
 def stack(*params):
@@ -154,12 +154,12 @@ def test_episode_terminates_below_the_grid_and_stays_there():
 
 def test_environment_describes_its_frames():
     env = deep_sea.make(4)
-    state, observation = env.reset(deep_sea.treasure(4), KEY)
+    state, observation = env.reset(KEY, deep_sea.treasure(4))
     assert env.num_actions == 2
     chex.assert_shape(observation, env.frame_shape)
     chex.assert_type(observation, env.frame_dtype)
     np.testing.assert_array_equal(observation, [0, 0])
-    next_state, step = jax.jit(env.step)(deep_sea.treasure(4), state, jnp.int32(1), KEY)
+    next_state, step = jax.jit(env.step)(KEY, deep_sea.treasure(4), state, jnp.int32(1))
     chex.assert_trees_all_equal_shapes_and_dtypes(state, next_state)
     chex.assert_shape(step.observation, env.frame_shape)
     chex.assert_type([step.observation, step.reward], [env.frame_dtype, jnp.float32])
@@ -170,7 +170,7 @@ def test_auto_reset_starts_anew_and_keeps_the_last_observation():
     env = deep_sea.make(2)
     params = deep_sea.treasure(2)
     step = jax.jit(auto_reset(env))
-    state, _ = env.reset(params, KEY)
+    state, _ = env.reset(KEY, params)
     expected = [  # action, real observation, next observation, reward, terminated
         (1, [1, 1], [1, 1], -0.005, False),
         (1, [2, 1], [0, 0], 1.0, True),
@@ -178,7 +178,7 @@ def test_auto_reset_starts_anew_and_keeps_the_last_observation():
         (1, [2, 1], [0, 0], -0.005, True),
     ]
     for action, observation, next_observation, reward, terminated in expected:
-        state, env_step, acting_on = step(params, state, jnp.int32(action), KEY)
+        state, env_step, acting_on = step(KEY, params, state, jnp.int32(action))
         np.testing.assert_array_equal(env_step.observation, observation)
         np.testing.assert_array_equal(acting_on, next_observation)
         np.testing.assert_array_equal([state.row, state.column], next_observation)
@@ -187,11 +187,11 @@ def test_auto_reset_starts_anew_and_keeps_the_last_observation():
 
 
 def test_auto_reset_follows_truncation_and_draws_the_start_afresh():
-    def reset(params, key):
+    def reset(key, params):
         start = jax.random.uniform(key, (2,))
         return start, start
 
-    def step(params, state, action, key):
+    def step(key, params, state, action):
         state = state + 1.0
         return state, EnvStep(
             observation=state,
@@ -201,14 +201,14 @@ def test_auto_reset_follows_truncation_and_draws_the_start_afresh():
         )
 
     env = Environment(reset, step, frame_shape=(2,), frame_dtype=jnp.float32, num_actions=2)
-    run = jax.jit(jax.vmap(auto_reset(env), in_axes=(None, None, None, 0)))
+    run = jax.jit(jax.vmap(auto_reset(env), in_axes=(0, None, None, None)))
     keys = jax.random.split(KEY, 2)
-    state, env_step, observation = run(None, jnp.full((2,), 5.0), jnp.int32(1), keys)
+    state, env_step, observation = run(keys, None, jnp.full((2,), 5.0), jnp.int32(1))
     np.testing.assert_array_equal(env_step.observation, jnp.full((2, 2), 6.0))
     np.testing.assert_array_equal(state, observation)
     assert jnp.all(observation < 1.0)
     assert jnp.all(observation[0] != observation[1])
-    state, _, observation = run(None, jnp.full((2,), 5.0), jnp.int32(0), keys)
+    state, _, observation = run(keys, None, jnp.full((2,), 5.0), jnp.int32(0))
     np.testing.assert_array_equal(state, jnp.full((2, 2), 6.0))
     np.testing.assert_array_equal(observation, jnp.full((2, 2), 6.0))
 
@@ -231,7 +231,7 @@ def test_parameters_vary_without_recompiling():
     corner = deep_sea.State(row=jnp.int32(2), column=jnp.int32(2))
     other_table = deep_sea.bsuite(3, right_action=jnp.zeros((3, 3), jnp.int32), stochastic=True)
     rewards = [
-        step(params, corner, jnp.int32(1), KEY)[1].reward
+        step(KEY, params, corner, jnp.int32(1))[1].reward
         for params in (deep_sea.treasure(3), deep_sea.bomb(3), other_table)
     ]
     assert rewards[:2] == [1.0, -1.0]
@@ -240,7 +240,7 @@ def test_parameters_vary_without_recompiling():
 
 def test_demonstration_of_the_expert_by_hand():
     env = deep_sea.make(3)
-    rows = demonstrate(env, deep_sea.bomb(3), deep_sea.always_right, KEY, size=3, gamma=0.9)
+    rows = demonstrate(KEY, env, deep_sea.bomb(3), deep_sea.always_right, size=3, gamma=0.9)
     chex.assert_tree_shape_prefix(rows, (3,))
     chex.assert_type(
         [rows.frame, rows.action, rows.reward, rows.discount], [int, int, float, float]
@@ -258,7 +258,7 @@ def test_rules_read_the_action_table_and_trajectories_concatenate():
     params = deep_sea.bsuite(3, right_action=table)
     env = deep_sea.make(3)
     rules = (deep_sea.always_right, deep_sea.always_left)
-    right, left = (demonstrate(env, params, rule, KEY, size=3, gamma=1.0) for rule in rules)
+    right, left = (demonstrate(KEY, env, params, rule, size=3, gamma=1.0) for rule in rules)
     rows = deep_sea.concatenate([right, left])
     np.testing.assert_array_equal(rows.action, [0, 0, 1, 1, 0, 1])
     np.testing.assert_array_equal(rows.frame, [[0, 0], [1, 1], [2, 2], [0, 0], [1, 0], [2, 0]])
@@ -267,12 +267,12 @@ def test_rules_read_the_action_table_and_trajectories_concatenate():
 
 
 def test_demonstrate_passes_rules_fresh_keys():
-    def uniform(frame, params, key):
+    def uniform(key, frame, params):
         return jax.random.randint(key, (), 0, 2)
 
     env, params = deep_sea.make(20), deep_sea.treasure(20)
     first, second = (
-        demonstrate(env, params, uniform, jax.random.key(seed), size=20, gamma=1.0)
+        demonstrate(jax.random.key(seed), env, params, uniform, size=20, gamma=1.0)
         for seed in (0, 1)
     )
     assert 0 < first.action.sum() < 20
@@ -281,7 +281,7 @@ def test_demonstrate_passes_rules_fresh_keys():
 
 @pytest.mark.parametrize("size", [2, 7, 50])
 def test_optimal_return(size):
-    best = jax.jit(lambda params: deep_sea.optimal_return(params, size))
+    best = jax.jit(lambda params: deep_sea_values.optimal_return(params, size))
     table = np.random.default_rng(0).integers(0, 2, (size, size))
     # Rounding grows with the number of rows, but stays far below one move's cost.
     assert best(deep_sea.treasure(size)) == pytest.approx(1 - 0.01 * (size - 1) / size, abs=1e-5)
@@ -310,7 +310,9 @@ def test_optimal_q_is_the_best_of_all_action_sequences():
     cells = jnp.arange(size)
     returns = returns_of(params, cells, cells, sequences)  # [4, N, N, 16]
     by_first_action = [returns[..., sequences[:, 0] == action].max(-1) for action in (0, 1)]
-    q = jax.jit(jax.vmap(lambda params: deep_sea.optimal_q(params, size, gamma=gamma)))(params)
+    q = jax.jit(jax.vmap(lambda params: deep_sea_values.optimal_q(params, size, gamma=gamma)))(
+        params
+    )
     chex.assert_shape(q, (4, size, size, 2))
     np.testing.assert_allclose(q, jnp.stack(by_first_action, axis=-1), atol=1e-6)
 
@@ -328,7 +330,7 @@ def test_the_decoy_pays_more_beside_the_corner():
         rewards = play_from(start, params, actions, KEY, size).reward
         assert jnp.sum(rewards) == pytest.approx(expected, abs=1e-6)
     # It is cheapest to wait at the left edge: ten steps down, nine to the right.
-    assert deep_sea.optimal_return(params, size) == pytest.approx(1 - 9 * cost, abs=1e-5)
+    assert deep_sea_values.optimal_return(params, size) == pytest.approx(1 - 9 * cost, abs=1e-5)
     with pytest.raises(ValueError, match="size is 2, expected at least 3"):
         deep_sea.decoy(2)
 
@@ -342,13 +344,13 @@ def test_the_reward_table_is_what_steps_pay(make_params):
     rewards = np.zeros((size, size, 2), np.float32)
     for row, column, action in np.ndindex(size, size, 2):
         state = deep_sea.State(row=jnp.int32(row), column=jnp.int32(column))
-        rewards[row, column, action] = step(params, state, jnp.int32(action), KEY)[1].reward
-    np.testing.assert_array_equal(deep_sea.reward_table(params, size), rewards)
+        rewards[row, column, action] = step(KEY, params, state, jnp.int32(action))[1].reward
+    np.testing.assert_array_equal(deep_sea_values.reward_table(params, size), rewards)
 
 
 def test_optimal_q_takes_expectations_over_slips():
     # N = 2: half of the right moves slip, each costs 0.005, and the corner pays 1 - 0.005.
-    q = deep_sea.optimal_q(deep_sea.bsuite(2, stochastic=True), 2, gamma=0.8)
+    q = deep_sea_values.optimal_q(deep_sea.bsuite(2, stochastic=True), 2, gamma=0.8)
     np.testing.assert_allclose(q[1, 0], [0.0, -0.005], atol=1e-6)
     np.testing.assert_allclose(q[1, 1], [0.0, 0.995], atol=1e-6)
     np.testing.assert_allclose(q[0, 0], [0.0, -0.005 + 0.8 * 0.5 * 0.995], atol=1e-6)
@@ -393,11 +395,34 @@ def test_wrong_tables_are_refused():
         deep_sea.bsuite(2, right_action=np.array([[1, -1], [1, 1]]))
     env = deep_sea.make(4)
     with pytest.raises(ValueError, match=r"shape \(3, 3\), expected \(4, 4\)"):
-        jax.jit(env.reset)(deep_sea.treasure(3), KEY)
+        jax.jit(env.reset)(KEY, deep_sea.treasure(3))
     with pytest.raises(ValueError, match=r"shape \(3, 3\), expected \(4, 4\)"):
-        deep_sea.optimal_return(deep_sea.treasure(3), 4)
+        deep_sea_values.optimal_return(deep_sea.treasure(3), 4)
 
 
 def test_nothing_to_concatenate_is_refused():
     with pytest.raises(ValueError, match="empty, expected at least one Row"):
         deep_sea.concatenate([])
+
+
+def test_the_dynamics_are_where_steps_lead():
+    size = 4
+    transitions, start = deep_sea_values.dynamics(size)
+    step = jax.jit(deep_sea.make(size).step)
+    for row, column, action in np.ndindex(size, size, 2):
+        state = deep_sea.State(row=jnp.int32(row), column=jnp.int32(column))
+        after, _ = step(KEY, deep_sea.treasure(size), state, jnp.int32(action))
+        np.testing.assert_array_equal(
+            transitions[row, column, action], np.arange(size) == int(after.column)
+        )
+    np.testing.assert_array_equal(start, [1, 0, 0, 0])
+
+
+def test_which_returns_are_optimal():
+    returns = np.array([[0.98, 0.9798], [0.9, 0.0]])
+    assert deep_sea_values.is_optimal(returns, "treasure", 0.98).tolist() == [
+        [True, False],
+        [False, False],
+    ]
+    returns = np.array([0.0, -0.01, -0.02, -1.0])
+    assert deep_sea_values.is_optimal(returns, "bomb", 0.0).tolist() == [True, True, False, False]

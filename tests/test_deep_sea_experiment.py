@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from tqdm import tqdm
 
+from bqfd_jax.envs import deep_sea_values
 from bqfd_jax.runs.metrics import read_jsonl
-from experiments.deep_sea.__main__ import __main__ as deep_sea
-from experiments.deep_sea.__main__ import report
+from experiments.deep_sea import __main__ as deep_sea
+from experiments.deep_sea import report
 
 ROOT = Path(__file__).parent.parent
 TINY = ["--size", "4", "--seeds", "2", "--torso", "8", "8", "--hidden", "8"]
@@ -336,9 +337,9 @@ def test_what_counts_as_optimal():
     best = 1 - 0.01 * 49 / 50
     returns = np.array([best, best - 0.9e-4, best - 1.1e-4, 1.0, 0.0])
     expected = [True, True, False, True, False]
-    assert report.is_optimal(returns, "treasure", best).tolist() == expected
+    assert deep_sea_values.is_optimal(returns, "treasure", best).tolist() == expected
     returns = np.array([0.0, -0.01, -0.0102, -1.0])
-    assert report.is_optimal(returns, "bomb", 0.0).tolist() == [True, True, False, False]
+    assert deep_sea_values.is_optimal(returns, "bomb", 0.0).tolist() == [True, True, False, False]
 
 
 def test_shares_and_first_episodes_by_hand():

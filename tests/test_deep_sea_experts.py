@@ -8,23 +8,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bqfd_jax.envs import deep_sea, deep_sea_experts
+from bqfd_jax.envs import deep_sea, deep_sea_experts, deep_sea_values
 from bqfd_jax.replay import check_demonstrations, make_replay
 from bqfd_jax.types import Row
 
 SIZE, SLOTS, GAMMA = 4, 3, 0.9
 ENV = deep_sea.make(SIZE)
 TREASURE = deep_sea.treasure(SIZE)
-Q = deep_sea.optimal_q(TREASURE, SIZE, gamma=1.0)
+Q = deep_sea_values.optimal_q(TREASURE, SIZE, gamma=1.0)
 
 
 @jax.jit
 def show(experts, key, first, trajectories, rows) -> Row:
     return deep_sea_experts.show(
+        key,
         ENV,
         TREASURE,
         experts,
-        key,
         first=first,
         trajectories=trajectories,
         rows=rows,
@@ -73,7 +73,7 @@ def test_a_whole_trajectory_is_the_papers_demonstration():
     experts = deep_sea_experts.boltzmann(Q, np.inf)[None]
     shown = show(experts, jax.random.key(0), 0, 1, SIZE)
     expected = deep_sea.demonstrate(
-        ENV, TREASURE, deep_sea.always_right, jax.random.key(1), size=SIZE, gamma=GAMMA
+        jax.random.key(1), ENV, TREASURE, deep_sea.always_right, size=SIZE, gamma=GAMMA
     )
     chex.assert_trees_all_equal(jax.tree.map(lambda x: x[:SIZE], shown), expected)
     assert shown.is_last[SIZE:].all()
@@ -122,8 +122,8 @@ def test_a_replay_draws_what_was_shown_and_nothing_else(trajectories, rows):
     state = replay.init(show(experts, jax.random.key(0), 0, trajectories, rows))
     shown = {slot * SIZE + row for slot in range(trajectories) for row in range(rows)}
     draw = jax.jit(functools.partial(replay.sample, batch_size=256))
-    batch = draw(state, jax.random.key(1))
-    uniform = replay.sample_demonstrations(state, jax.random.key(2), 256)
+    batch = draw(jax.random.key(1), state)
+    uniform = replay.sample_demonstrations(jax.random.key(2), state, 256)
     assert set(batch.index.tolist()) == set(uniform.index.tolist()) == shown
     assert batch.is_expert.all()
     # Three steps on, or where the trajectory ended or was cut; never another trajectory.
@@ -139,7 +139,7 @@ def test_a_replay_draws_what_was_shown_and_nothing_else(trajectories, rows):
     # Priorities set for what cannot be drawn leave it so.
     everything = jnp.arange(SLOTS * SIZE)
     state = replay.set_priorities(state, everything, jnp.ones(SLOTS * SIZE))
-    assert set(draw(state, jax.random.key(3)).index.tolist()) == shown
+    assert set(draw(jax.random.key(3), state).index.tolist()) == shown
 
 
 def test_numbers_that_make_no_expert_are_refused():

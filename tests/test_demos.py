@@ -1,4 +1,4 @@
-"""Demonstrations: files, replays against hash and scores, and the cache."""
+"""Demonstrations: files, playing back against hash and scores, and the cache."""
 
 import dataclasses
 import json
@@ -61,14 +61,14 @@ def test_what_is_shipped_is_known():
         for game, name in SHIPPED
     ],
 )
-def test_every_shipped_demonstration_replays_to_its_hash_and_scores(game, name):
+def test_every_shipped_demonstration_plays_back_to_its_hash_and_scores(game, name):
     demonstration = demos.load_named(game, name)
     scores, hash_beginning = KNOWN[game, name]
     assert demonstration.scores == scores
     assert demonstration.frame_hash.startswith(hash_beginning)
     assert len(demonstration.frame_hash) == 64
 
-    rows = demos.replay(demonstration, gamma=0.9)
+    rows = demos.play(demonstration, gamma=0.9)
     assert demos.frame_hash(rows) == demonstration.frame_hash
     assert rows.frame.shape == (demonstration.num_rows, 84, 84)
 
@@ -85,7 +85,7 @@ def test_every_shipped_demonstration_replays_to_its_hash_and_scores(game, name):
     )
 
 
-def test_switches_of_a_replay():
+def test_switches_of_playing_back():
     whole = demos.load_named("Breakout")
     # The first game, with lives lost on the way.
     lengths = whole.episode_lengths[:1]
@@ -95,8 +95,8 @@ def test_switches_of_a_replay():
         scores=whole.scores[:1],
         game_over=(True,),
     )
-    learnt = demos.replay(game, gamma=0.99)
-    plain = demos.replay(game, gamma=0.5, log_rewards=False, life_loss_is_terminal=False)
+    learnt = demos.play(game, gamma=0.99)
+    plain = demos.play(game, gamma=0.5, log_rewards=False, life_loss_is_terminal=False)
     np.testing.assert_array_equal(learnt.frame, plain.frame)
     np.testing.assert_allclose(learnt.reward, np.log1p(plain.reward), rtol=1e-6)
     assert plain.reward.sum() == 109
@@ -109,14 +109,14 @@ def test_switches_of_a_replay():
 
 
 def test_a_cut_episode_bootstraps_from_its_last_observation():
-    rows = demos.replay(beginning(), gamma=0.9)
+    rows = demos.play(beginning(), gamma=0.9)
     assert rows.is_last.tolist() == [False] * LENGTH + [True]
     assert rows.discount[-2] == np.float32(0.9)
     # So does one that was cut by the time limit that it was made with.
     limited = beginning(
         configuration=dict(beginning().configuration) | {"max_episode_steps": LENGTH}
     )
-    assert_same_rows(demos.replay(limited, gamma=0.9), rows)
+    assert_same_rows(demos.play(limited, gamma=0.9), rows)
 
 
 @pytest.mark.parametrize(
@@ -132,18 +132,18 @@ def test_a_cut_episode_bootstraps_from_its_last_observation():
         ({"game": "Brakout"}, "did you mean Breakout"),
     ],
 )
-def test_a_replay_says_what_differs(changes, message):
+def test_playing_back_says_what_differs(changes, message):
     changes = {"envpool": atari.envpool_version()} | changes
     with pytest.raises(ValueError, match=message):
-        demos.replay(beginning(**changes), gamma=0.99)
+        demos.play(beginning(**changes), gamma=0.99)
 
 
 def test_one_changed_action_is_noticed():
-    rows = demos.replay(beginning(), gamma=0.99)
+    rows = demos.play(beginning(), gamma=0.99)
     actions = beginning().actions.copy()
     actions[30:34] = 3 - actions[30:34] % 2
     with pytest.raises(demos.DemonstrationError, match="frames hash to"):
-        demos.replay(beginning(actions=actions, frame_hash=demos.frame_hash(rows)), gamma=0.99)
+        demos.play(beginning(actions=actions, frame_hash=demos.frame_hash(rows)), gamma=0.99)
 
 
 def test_an_episode_that_ends_early_is_noticed():
@@ -155,7 +155,7 @@ def test_an_episode_that_ends_early_is_noticed():
         scores=whole.scores[:1],
     )
     with pytest.raises(demos.DemonstrationError, match=f"ended after {length} of {length + 7}"):
-        demos.replay(longer, gamma=0.99)
+        demos.play(longer, gamma=0.99)
 
 
 @pytest.mark.parametrize(
@@ -170,10 +170,10 @@ def test_an_episode_that_ends_early_is_noticed():
 def test_another_configuration_is_named(setting, message):
     configuration = dict(beginning().configuration) | setting
     with pytest.raises(demos.DemonstrationError, match=f"another configuration .*{message}"):
-        demos.replay(beginning(configuration=configuration), gamma=0.99)
+        demos.play(beginning(configuration=configuration), gamma=0.99)
     without = {name: value for name, value in configuration.items() if name != "frame_skip"}
     with pytest.raises(demos.DemonstrationError, match="frame_skip is not given, not 4"):
-        demos.replay(beginning(configuration=without), gamma=0.99)
+        demos.play(beginning(configuration=without), gamma=0.99)
 
 
 # --- Files ---
@@ -289,10 +289,10 @@ def test_a_file_without_hash_is_checked_by_its_scores(tmp_path):
     rewrite(path, without=["format", "checksum", "name", "envpool", "origin", "frame_hash"])
     loaded = demos.load(path)
     assert (loaded.name, loaded.frame_hash, loaded.envpool) == ("bare", None, None)
-    demos.replay(loaded, gamma=0.99)
+    demos.play(loaded, gamma=0.99)
     rewrite(path, scores=[6])
     with pytest.raises(demos.DemonstrationError, match="scores 9, not 6"):
-        demos.replay(demos.load(path), gamma=0.99)
+        demos.play(demos.load(path), gamma=0.99)
 
 
 def test_names_that_are_not_there():
@@ -308,25 +308,25 @@ def test_names_that_are_not_there():
 
 
 @pytest.fixture
-def count_replays(monkeypatch):
+def count_plays(monkeypatch):
     """A list that grows by one with every demonstration that is really played."""
     calls = []
-    real = playback.replay
+    real = playback.play
 
     def counted(*args, **kwargs):
         calls.append(kwargs)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(playback, "replay", counted)
+    monkeypatch.setattr(playback, "play", counted)
     return calls
 
 
-def test_the_cache_returns_what_a_replay_does(tmp_path, count_replays):
+def test_the_cache_returns_what_playing_back_does(tmp_path, count_plays):
     folder = tmp_path / "made" / "here"
     for gamma in (0.9, 0.9, 0.5):
-        rows = demos.replay_cached(beginning(), gamma=gamma, cache_dir=folder)
-        assert_same_rows(rows, demos.replay(beginning(), gamma=gamma))
-    assert len(count_replays) == 1
+        rows = demos.play_cached(beginning(), gamma=gamma, cache_dir=folder)
+        assert_same_rows(rows, demos.play(beginning(), gamma=gamma))
+    assert len(count_plays) == 1
     assert len(list(folder.iterdir())) == 1
 
 
@@ -340,8 +340,8 @@ def test_the_cache_returns_what_a_replay_does(tmp_path, count_replays):
         {"format": 99},
     ],
 )
-def test_the_cache_does_not_mix_things_up(tmp_path, count_replays, monkeypatch, change):
-    demos.replay_cached(beginning(), gamma=0.9, cache_dir=tmp_path)
+def test_the_cache_does_not_mix_things_up(tmp_path, count_plays, monkeypatch, change):
+    demos.play_cached(beginning(), gamma=0.9, cache_dir=tmp_path)
     actions = beginning().actions.copy()
     assert actions[-1] != 1
     actions[-1] = change.get("last_action", actions[-1])
@@ -351,13 +351,13 @@ def test_the_cache_does_not_mix_things_up(tmp_path, count_replays, monkeypatch, 
         monkeypatch.setattr(playback, "_CACHE_FORMAT", change["format"])
     switches = {name: value for name, value in change.items() if value is False}
     changed = beginning(actions=actions)
-    rows = demos.replay_cached(changed, gamma=0.9, cache_dir=tmp_path, **switches)
+    rows = demos.play_cached(changed, gamma=0.9, cache_dir=tmp_path, **switches)
     np.testing.assert_array_equal(rows.action[:-1], actions)
-    assert len(count_replays) == 2
+    assert len(count_plays) == 2
 
 
-def test_a_damaged_cache_is_played_anew(tmp_path, count_replays):
-    fresh = demos.replay_cached(beginning(), gamma=0.9, cache_dir=tmp_path)
+def test_a_damaged_cache_is_played_anew(tmp_path, count_plays):
+    fresh = demos.play_cached(beginning(), gamma=0.9, cache_dir=tmp_path)
     (path,) = tmp_path.iterdir()
     whole = path.read_bytes()
 
@@ -375,24 +375,24 @@ def test_a_damaged_cache_is_played_anew(tmp_path, count_replays):
     )
     for number, damage in enumerate(damages):
         damage()
-        again = demos.replay_cached(beginning(), gamma=0.9, cache_dir=tmp_path)
-        assert len(count_replays) == number + 2
+        again = demos.play_cached(beginning(), gamma=0.9, cache_dir=tmp_path)
+        assert len(count_plays) == number + 2
         assert_same_rows(again, fresh)
         # What was played anew is whole again.
-        demos.replay_cached(beginning(), gamma=0.9, cache_dir=tmp_path)
-        assert len(count_replays) == number + 2
+        demos.play_cached(beginning(), gamma=0.9, cache_dir=tmp_path)
+        assert len(count_plays) == number + 2
 
 
 def test_a_cache_that_cannot_be_written_is_no_obstacle(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.warns(UserWarning, match="not kept"):
-        rows = demos.replay_cached(beginning(), gamma=0.9, cache_dir=tmp_path / "file")
+        rows = demos.play_cached(beginning(), gamma=0.9, cache_dir=tmp_path / "file")
     assert len(rows.action) == LENGTH + 1
 
 
-def test_a_failed_replay_is_not_kept(tmp_path):
+def test_a_failed_play_is_not_kept(tmp_path):
     with pytest.raises(demos.DemonstrationError):
-        demos.replay_cached(beginning(scores=(7.0,)), gamma=0.9, cache_dir=tmp_path)
+        demos.play_cached(beginning(scores=(7.0,)), gamma=0.9, cache_dir=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -401,7 +401,7 @@ def test_where_the_cache_is(tmp_path, monkeypatch):
     assert demos.default_cache_dir() == tmp_path / "bqfd-jax" / "demonstrations"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        demos.replay_cached(beginning(), gamma=0.9)
+        demos.play_cached(beginning(), gamma=0.9)
     assert len(list(demos.default_cache_dir().iterdir())) == 1
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     home = tmp_path / "home" / ".cache" / "bqfd-jax" / "demonstrations"

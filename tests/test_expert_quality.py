@@ -12,8 +12,9 @@ import pytest
 
 from bqfd_jax.runs import folder as run_folder
 from bqfd_jax.runs.folder import RunError, StopRequested, UsageError
-from experiments.expert_quality.__main__ import Cell, Config, Quality, Quantity, report
-from experiments.expert_quality.__main__ import __main__ as expert_quality
+from experiments.expert_quality import __main__ as expert_quality
+from experiments.expert_quality import report
+from experiments.expert_quality.__main__ import Cell, Config, Quality, Quantity
 
 ROOT = Path(__file__).parent.parent
 TINY = Config(

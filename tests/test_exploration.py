@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bqfd_jax import exploration
+from bqfd_jax import exploration, schedules
 
 KEY = jax.random.key(0)
 SAMPLES = 20_000
@@ -254,23 +254,23 @@ def test_the_same_key_repeats_and_another_differs(f):
         (1000, 0.1),  # and after the last
     ],
 )
-def test_linear_schedule_by_hand(step, expected):
-    schedule = exploration.linear_schedule((10, 20, 40), (1.0, 0.5, 0.1))
+def test_piecewise_linear_by_hand(step, expected):
+    schedule = schedules.piecewise_linear((10, 20, 40), (1.0, 0.5, 0.1))
     value = schedule(step)
     chex.assert_shape(value, ())
     chex.assert_type(value, jnp.float32)
     assert value == pytest.approx(expected, rel=1e-6)
 
 
-def test_linear_schedule_takes_arrays_and_traced_steps():
-    schedule = exploration.linear_schedule([0, 4], [0.0, 1.0])
+def test_piecewise_linear_takes_arrays_and_traced_steps():
+    schedule = schedules.piecewise_linear([0, 4], [0.0, 1.0])
     expected = jnp.array([0.0, 0.25, 0.5, 0.75, 1.0, 1.0])
     chex.assert_trees_all_close(schedule(jnp.arange(6)), expected)
     chex.assert_trees_all_close(jax.jit(jax.vmap(schedule))(jnp.arange(6)), expected)
 
 
 def test_schedule_of_one_point_is_constant():
-    schedule = exploration.linear_schedule([5], [0.3])
+    schedule = schedules.piecewise_linear([5], [0.3])
     chex.assert_trees_all_close(schedule(jnp.array([0, 5, 9])), jnp.full(3, 0.3))
 
 
@@ -286,4 +286,4 @@ def test_schedule_of_one_point_is_constant():
 )
 def test_schedules_that_make_no_sense_are_refused(steps, values, message):
     with pytest.raises(ValueError, match=message):
-        exploration.linear_schedule(steps, values)
+        schedules.piecewise_linear(steps, values)

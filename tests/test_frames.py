@@ -58,7 +58,7 @@ def test_switches_of_rows():
     np.testing.assert_array_equal(unknown.discount, kept.discount)
 
 
-def test_rows_are_those_of_a_replay():
+def test_rows_are_those_of_playing_back():
     """The same game kept as actions and as frames."""
     whole = demos.load_named("Breakout")
     short = dataclasses.replace(
@@ -70,7 +70,7 @@ def test_rows_are_those_of_a_replay():
         frame_hash=None,
     )
     plain = {"log_rewards": False, "life_loss_is_terminal": False}
-    played = demos.replay(short, gamma=0.9, **plain)
+    played = demos.play(short, gamma=0.9, **plain)
     kept = demos.FrameDemonstration(
         game="Breakout",
         frames=played.frame,
@@ -170,7 +170,7 @@ def test_names_and_origins_do_not_change_the_checksum():
 
 
 def test_frames_are_small_on_disk(tmp_path):
-    rows = demos.replay(
+    rows = demos.play(
         dataclasses.replace(
             demos.load_named("Seaquest"),
             actions=demos.load_named("Seaquest").actions[:100],

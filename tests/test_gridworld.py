@@ -20,10 +20,10 @@ MAP = ("S.#G", "..#.", "P...")
 def walk(actions, rows=MAP, **options):
     env, params = gridworld.make(len(rows), len(rows[0])), gridworld.parse(rows, **options)
     step = quick_jit(env.step)
-    state, observation = env.reset(params, jax.random.key(0))
+    state, observation = env.reset(jax.random.key(0), params)
     shown = [(observation, None)]
     for action in actions:
-        state, outcome = step(params, state, action, jax.random.key(len(shown)))
+        state, outcome = step(jax.random.key(len(shown)), params, state, action)
         shown.append((outcome.observation, outcome))
     scale = np.array([len(rows) - 1, len(rows[0]) - 1])
     places = [tuple(np.round(np.asarray(o) * scale).astype(int).tolist()) for o, _ in shown]
@@ -44,7 +44,7 @@ def test_walls_and_borders_stop_and_goals_and_pits_end():
 
 def test_a_map_of_another_size_is_refused():
     with pytest.raises(ValueError, match="a map of 3 x 4 does not fit an environment of 5 x 5"):
-        gridworld.make(5, 5).reset(gridworld.parse(MAP), jax.random.key(0))
+        gridworld.make(5, 5).reset(jax.random.key(0), gridworld.parse(MAP))
 
 
 def test_a_time_limit_truncates():
@@ -56,9 +56,9 @@ def test_a_time_limit_truncates():
 def test_slipping_goes_aside_as_often_as_said():
     env = gridworld.make(3, 3)
     params = gridworld.parse(("...", ".S.", "..."), slip=0.4)
-    state, _ = env.reset(params, jax.random.key(0))
-    step = quick_jit(jax.vmap(env.step, in_axes=(None, None, None, 0)))
-    ends, _ = step(params, state, UP, jax.random.split(jax.random.key(1), 4000))
+    state, _ = env.reset(jax.random.key(0), params)
+    step = quick_jit(jax.vmap(env.step, in_axes=(0, None, None, None)))
+    ends, _ = step(jax.random.split(jax.random.key(1), 4000), params, state, UP)
     shares = {
         place: float(np.mean((np.asarray(ends.place) == place).all(axis=1)))
         for place in ((0, 1), (1, 0), (1, 2))
@@ -110,8 +110,8 @@ def test_an_agent_learns_it_in_the_loop_on_the_device():
         **config.replay_options(),
     )
     network = networks.for_observation(env.frame_shape, env.frame_dtype, 4, hidden=16)
-    agent = make_agent(network, replay, config)
-    trainer = make_trainer(env, agent, replay, gamma=config.gamma)
+    agent = make_agent(network, config, replay)
+    trainer = make_trainer(env, agent, replay)
     state = quick_jit(trainer.init)(jax.random.key(0), params, demonstration)
     run = jax.jit(
         trainer.run,

@@ -13,7 +13,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from helpers import configure, looking_network
 
 from bqfd_jax.agents import PddDqnConfig, make_agent
-from bqfd_jax.envs.gymnasium import GymVector, time_limit
+from bqfd_jax.envs.gym_making import time_limit
+from bqfd_jax.envs.gymnasium import GymVector
 from bqfd_jax.envs.host import HostEnvironmentError, Scores
 from bqfd_jax.replay import make_replay, rows
 from bqfd_jax.training import on_host
@@ -67,10 +68,8 @@ def test_every_episode_is_shown_from_its_first_to_its_last_observation(mode):
 
 def fill(env, replay, steps):
     """A replay as the loop fills it, and all that was shown."""
-    agent = make_agent(looking_network(5), replay, configure(PddDqnConfig, n_step_weight=1.0))
-    trainer = on_host.make_host_trainer(
-        agent, replay, frame_shape=(3,), frame_dtype=jnp.float32, gamma=0.9
-    )
+    agent = make_agent(looking_network(5), configure(PddDqnConfig, n_step_weight=1.0), replay)
+    trainer = on_host.make_host_trainer(agent, replay)
     state = trainer.init(jax.random.key(0))
     shown = [env.reset()]
     state, actions = trainer.begin(state, on_host.to_device(shown[0]))
@@ -279,10 +278,12 @@ def test_spaces_that_cannot_be_learnt(wrong, message):
 def test_what_is_no_environment():
     with pytest.raises(ValueError, match=r"did you mean.*CartPole-v1"):
         GymVector("CartPol-v1")
-    with pytest.raises(ValueError, match="single environment"):
-        GymVector(Telling())
-    with pytest.raises(ValueError, match=r"neither.*nor"):
+    with pytest.raises(ValueError, match=r"7 is no environment's id, no .* and no function"):
         GymVector(7)
+    with pytest.raises(ValueError, match=r"made 7, but must make a gymnasium\.Env"):
+        GymVector(lambda: 7)
+    with pytest.raises(ValueError, match="num_lanes is 0, but must be at least 1"):
+        GymVector(Telling, 0)
     with pytest.raises(ValueError, match="num_lanes is 3"):
         GymVector(telling_vector(2), 3)
     with pytest.raises(ValueError, match="only with an id"):
@@ -336,3 +337,55 @@ def test_wrappers_go_around_each_environment():
     )
     env.reset()
     np.testing.assert_array_equal(env.step(np.zeros(2, int)).reward, [7, 7])
+
+
+# --- What can be given ---
+
+
+def test_a_single_environment_is_one_lane():
+    single = Telling(lane=3)
+    env = GymVector(single, seed=5)
+    assert (env.num_lanes, env.name) == (1, "Telling")
+    np.testing.assert_array_equal(env.reset().frame, [[3, 0, 0]])
+    np.testing.assert_array_equal(env.step(np.array([2])).reward, [3002])
+    assert single.seeds == GymVector(Telling(), 1, seed=5)._seed
+    with pytest.raises(ValueError, match=r"num_lanes is 2, but .* single environment; .* function"):
+        GymVector(Telling(), 2)
+    with pytest.raises(ValueError, match="render can be given only with an id"):
+        GymVector(Telling(), render=True)
+
+
+def test_a_function_makes_as_many_as_wanted():
+    made = []
+
+    def make():
+        made.append(Telling(lane=len(made)))
+        return made[-1]
+
+    env = GymVector(make, 3, seed=5)
+    assert env.num_lanes == len(made) == 3
+    np.testing.assert_array_equal(env.reset().frame[:, 0], [0, 1, 2])
+    assert len({lane.seeds[0] for lane in made}) == 3
+    assert GymVector(Telling).num_lanes == 1
+
+
+def test_pictures_have_the_pace_of_the_environment():
+    assert GymVector(Chain).fps == 5
+    assert GymVector(Telling).fps == 30
+    assert GymVector("CartPole-v1").fps == 50
+
+
+def first_seeds(**options):
+    lanes = [Telling() for _ in range(4)]
+    GymVector(SyncVectorEnv([lambda lane=lane: lane for lane in lanes]), **options).reset()
+    return [lane.seeds[0] for lane in lanes]
+
+
+def test_a_resumed_run_does_not_begin_as_before():
+    new = first_seeds(seed=7, stream=2)
+    words = np.random.SeedSequence([7, 2]).generate_state(4)
+    assert new == first_seeds(seed=7, stream=2, resumed_at=0) == (words >> 1).tolist()
+    streams = [first_seeds(seed=7, stream=stream) for stream in range(4)]
+    resumed = [first_seeds(seed=7, stream=2, resumed_at=step) for step in (1, 2, 1000)]
+    every = [seed for seeds in (*streams, *resumed) for seed in seeds]
+    assert len(set(every)) == len(every)

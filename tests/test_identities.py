@@ -54,7 +54,7 @@ def train(config, *, params=None, demonstrations=True, n_step=3, path_steps=1):
     replay, replay_state = filled_replay(
         demonstrations=demonstrations, n_step=n_step, path_steps=path_steps
     )
-    agent = make_agent(NETWORK, replay, config)
+    agent = make_agent(NETWORK, config, replay)
     params = start_params() if params is None else params
     state = agent.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)).replace(
         params=params, target_params=jax.tree.map(lambda x: 0.5 * x, params)
@@ -62,7 +62,7 @@ def train(config, *, params=None, demonstrations=True, n_step=3, path_steps=1):
 
     def update(carry, key):
         state, replay_state, step = carry
-        state, replay_state, metrics = agent.update(state, replay_state, key, step)
+        state, replay_state, metrics = agent.update(key, state, replay_state, step)
         return (state, replay_state, step + 1), metrics
 
     keys = jax.random.split(jax.random.key(3), UPDATES)
@@ -146,7 +146,7 @@ def test_n_steps_of_one_are_one_step():
 def test_a_target_copied_at_every_update_is_the_network_itself():
     config = configure(PddDqnConfig, **SHARED | {"target_step_size": 1.0, "target_period": 1})
     replay, replay_state = filled_replay()
-    agent = make_agent(NETWORK, replay, config)
+    agent = make_agent(NETWORK, config, replay)
     state = agent.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
     optimizer = optax.chain(
         optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(config.learning_rate)
@@ -155,7 +155,7 @@ def test_a_target_copied_at_every_update_is_the_network_itself():
 
     @quick_jit
     def without_target(params, opt_state, replay_state, key):
-        batch = replay.sample(replay_state, key, config.batch_size, config.importance_exponent)
+        batch = replay.sample(key, replay_state, config.batch_size, config.importance_exponent)
         gradient, _ = jax.grad(loss, has_aux=True)(params, params, batch)
         step, opt_state = optimizer.update(gradient, opt_state)
         return optax.apply_updates(params, step), opt_state
@@ -165,7 +165,7 @@ def test_a_target_copied_at_every_update_is_the_network_itself():
     for seed in range(3):
         key = jax.random.key(seed)
         params, opt_state = without_target(params, opt_state, replay_state, key)
-        state, replay_state, _ = update(state, replay_state, key, jnp.int32(seed))
+        state, replay_state, _ = update(key, state, replay_state, jnp.int32(seed))
         assert distance(state.target_params, state.params) == 0.0
         assert distance(state.params, params) <= 1e-6
     assert distance(params, start_params()) > 0.05
@@ -206,11 +206,11 @@ def test_one_correction_in_the_n_step_target_is_the_first_steps():
     config = configure(BqfdConfig, **N_STEP_ONLY)
     batch = random_expert_batch(1)
     ((value, output), _), params, target_params = bqfd_loss_and_gradient(config, batch)
-    constants = {name: getattr(config, name) for name in ("eta", "beta", "variance", "noise_ratio")}
+    constants = {name: getattr(config, name) for name in ("beta", "variance", "noise_ratio")}
 
     @quick_jit
     def reference(params, target_params):
-        error = jax.vmap(functools.partial(losses.bqfd_td_error, **constants))(
+        error = jax.vmap(functools.partial(losses.bqfd_td_error, eta=config.eta))(
             NETWORK.apply(params, batch.observation),
             batch.action,
             batch.n_step_return,
@@ -218,7 +218,7 @@ def test_one_correction_in_the_n_step_target_is_the_first_steps():
             NETWORK.apply(target_params, batch.n_step_observation),
             NETWORK.apply(params, batch.n_step_observation),
             batch.is_expert,
-            batch.path_visit_count[:, 0],
+            posterior.visit_weight(batch.path_visit_count[:, 0], **constants),
         )
         off_policy = functools.partial(posterior.off_policy_weight, eta=config.eta, zeta=0.3)
         weight = jax.vmap(off_policy)(NETWORK.apply(target_params, batch.observation), batch.action)
@@ -267,11 +267,11 @@ def test_ez_greedy_that_never_repeats_is_epsilon_greedy():
         actor, actions = acting.init_actor(L), []
         for seed in range(2):
             action, actor = act(
+                jax.random.key(seed),
                 params,
                 actor,
                 observation,
                 jnp.zeros(L, bool),
-                jax.random.key(seed),
                 jnp.int32(seed),
             )
             actions.append(np.asarray(action))

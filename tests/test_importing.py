@@ -366,8 +366,8 @@ def test_links_and_paths_of_an_archive_mean_nothing(tmp_path):
 def test_a_real_game_comes_out_as_envpool_shows_it(tmp_path):
     """Every emulator frame of a played game, written as a trial."""
     whole = demos.load_named("Breakout")
-    played = demos.replay(
-        demos.Demonstration(
+    played = demos.play(
+        demos.ActionDemonstration(
             game="Breakout",
             actions=whole.actions[:45],
             episode_lengths=np.array([45]),

@@ -134,7 +134,7 @@ def test_the_library_reads_no_flags_and_no_clock(module):
     assert not roots & (FLAGS | CLOCKS | UNSAFE | RANDOM_STATE)
     assert "sys.argv" not in MODULES[module]
     assert "experiments" not in roots
-    if module not in ("bqfd_jax.envs.atari", "bqfd_jax.envs.gymnasium"):
+    if module not in ("bqfd_jax.envs.atari", "bqfd_jax.envs.gym_making"):
         assert not roots & {"envpool", "gym", "gymnasium"}
     if module != "bqfd_jax.envs.ale":
         assert "ale_py" not in roots

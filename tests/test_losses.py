@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import rlax
 
-from bqfd_jax import losses
+from bqfd_jax import losses, posterior
 
 ABSURD = 1e3
 
@@ -47,8 +47,17 @@ def in_batch(f):
     return call
 
 
+def weighted_td_error(*arguments, beta, variance, noise_ratio=4.0, **options):
+    """`bqfd_td_error` with the weight of a visit count, as the agent calls it."""
+    *transition, is_expert, visit_count = arguments
+    weight = posterior.visit_weight(
+        visit_count, beta=beta, variance=variance, noise_ratio=noise_ratio
+    )
+    return losses.bqfd_td_error(*transition, is_expert, weight, **options)
+
+
 def bqfd(**changes):
-    return bind(losses.bqfd_td_error, **(BQFD | changes))
+    return bind(weighted_td_error, **(BQFD | changes))
 
 
 def expert_transition(is_expert=True, visit_count=1):
@@ -264,6 +273,49 @@ def test_bqfd_correction_carries_gradients_if_asked():
     chex.assert_trees_all_equal(targets, jax.tree.map(jnp.zeros_like, targets))
 
 
+# Steps 1 and 2 of a path; exp(2 q) is 1, 9, 6 and 2, 1, 1, so that pi(a) is 9/16 and 1/2.
+LATER = (
+    jnp.log(jnp.array([[1.0, 9.0, 6.0], [2.0, 1.0, 1.0]])) / 2,
+    jnp.array([1, 0], jnp.int32),
+    jnp.array([0.5, 0.25]),
+    jnp.array([0.3, 0.8]),
+)
+
+
+def test_a_path_holds_the_corrections_of_all_its_steps_discounted():
+    transition = (Q_EXPERT, *TRANSITION[1:], jnp.bool_(True), jnp.float32(WEIGHT))
+    td_error = in_batch(bind(losses.bqfd_path_td_error, eta=2.0))(*transition, *LATER)
+    chex.assert_shape(td_error, ())
+    own = TARGET + 2 * WEIGHT * 17 / 21 - math.log(2)
+    later = 0.5 * 2 * 0.3 * 7 / 16 + 0.25 * 2 * 0.8 * 1 / 2
+    assert td_error == pytest.approx(own + later, rel=1e-5)
+
+
+def test_a_path_of_one_step_is_bqfd():
+    transition = (Q_EXPERT, *TRANSITION[1:], jnp.bool_(True), jnp.float32(WEIGHT))
+    nothing = [x[:0] for x in LATER]
+    path = losses.bqfd_path_td_error(*transition, *nothing, eta=2.0)
+    assert path == losses.bqfd_td_error(*transition, eta=2.0)
+
+
+def test_a_path_that_is_not_the_experts_is_double_q():
+    transition = (Q_EXPERT, *TRANSITION[1:])
+    other = (jnp.bool_(False), jnp.float32(ABSURD))
+    path = losses.bqfd_path_td_error(*transition, *other, *LATER, eta=2.0)
+    assert path == losses.double_q_td_error(*transition)
+
+
+@pytest.mark.parametrize("stop", [True, False])
+def test_later_steps_of_a_path_carry_gradients_if_asked(stop):
+    f = bind(losses.bqfd_path_td_error, eta=2.0, stop_correction_gradient=stop)
+    transition = (Q_EXPERT, *TRANSITION[1:], jnp.bool_(True), jnp.float32(WEIGHT))
+    gradient = in_batch(grad(f, 8))(*transition, *LATER)
+    assert np.any(gradient) != stop
+    # Of step 2, -discount eta^2 w pi(a) (1[a = b] - pi(b)): pi is 1/2, 1/4, 1/4.
+    expected = -0.25 * 4 * 0.8 * 0.5 * np.array([0.5, -0.25, -0.25])
+    np.testing.assert_allclose(gradient[1], 0 * expected if stop else expected, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("q", "expert_a", "margin", "expected"),
     [
@@ -346,21 +398,21 @@ def test_batches_and_wrong_types_are_refused(call):
 
 def test_the_likelihood_loss_by_hand():
     loss = losses.expert_likelihood_loss(
-        Q_EXPERT, jnp.int32(1), jnp.bool_(True), jnp.float32(1), **BQFD
+        Q_EXPERT, jnp.int32(1), jnp.bool_(True), jnp.float32(WEIGHT), eta=2.0
     )
     assert float(loss) == pytest.approx(-WEIGHT * math.log(4 / 21), rel=1e-5)
 
 
 def test_the_likelihood_loss_descends_along_the_correction_of_all_actions():
     gradient = jax.grad(losses.expert_likelihood_loss)(
-        Q_EXPERT, jnp.int32(1), jnp.bool_(True), jnp.float32(1), **BQFD
+        Q_EXPERT, jnp.int32(1), jnp.bool_(True), jnp.float32(WEIGHT), eta=2.0
     )
     np.testing.assert_allclose(gradient, -2 * WEIGHT * (np.array([0, 1, 0]) - PI), rtol=1e-5)
 
 
 def test_samples_that_are_not_the_experts_have_no_likelihood_loss():
     value, gradient = jax.value_and_grad(losses.expert_likelihood_loss)(
-        Q_EXPERT, jnp.int32(1), jnp.bool_(False), jnp.float32(ABSURD), **BQFD
+        Q_EXPERT, jnp.int32(1), jnp.bool_(False), jnp.float32(ABSURD), eta=2.0
     )
     assert float(value) == 0.0
     np.testing.assert_array_equal(gradient, np.zeros(3))
@@ -368,15 +420,16 @@ def test_samples_that_are_not_the_experts_have_no_likelihood_loss():
 
 def test_an_expert_of_two_minds_is_matched_in_frequency_only_if_all_actions_are_corrected():
     frequency = np.array([0.7, 0.2, 0.1])
-    one, expert, zeros = jnp.ones(()), jnp.bool_(True), jnp.zeros(3)
+    one, zeros = jnp.ones(()), jnp.zeros(3)
+    expert = (jnp.bool_(True), jnp.float32(WEIGHT))
 
     def in_target(q, a, target):
         transition = (q, a, target, 0 * one, zeros, zeros)
-        return 0.5 * losses.bqfd_td_error(*transition, expert, one, **BQFD) ** 2
+        return 0.5 * losses.bqfd_td_error(*transition, *expert, eta=2.0) ** 2
 
     def for_all(q, a, target):
         td_error = losses.double_q_td_error(q, a, target, 0 * one, zeros, zeros)
-        return 0.5 * td_error**2 + losses.expert_likelihood_loss(q, a, expert, one, **BQFD)
+        return 0.5 * td_error**2 + losses.expert_likelihood_loss(q, a, *expert, eta=2.0)
 
     def mean_loss(q, target, loss):
         """Of an expert who takes action a with its frequency, `target[a]` coming of it."""

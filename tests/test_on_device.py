@@ -3,17 +3,28 @@
 import functools
 import subprocess
 import sys
+import types
 import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import configure, graph_environment, graph_params, make_rows, quick_jit, table_network
+from helpers import (
+    RecordedKeys,
+    configure,
+    graph_environment,
+    graph_params,
+    make_rows,
+    quick_jit,
+    table_network,
+)
 
 from bqfd_jax.agents import BqfdConfig, PddDqnConfig, make_agent
 from bqfd_jax.replay import make_replay
+from bqfd_jax.streams import KeyStream
 from bqfd_jax.training import on_device
+from experiments.expert_quality import __main__ as expert_quality
 
 GAMMA = 0.8
 ENV = graph_environment()
@@ -30,12 +41,8 @@ def make(config, *, num_lanes=1, stack=1, rows_per_lane=400, num_demo_rows=0, **
         stack=stack,
         **config.replay_options(),
     )
-    agent = make_agent(table_network(4, 2, stack=stack), replay, config)
-    return (
-        agent,
-        replay,
-        on_device.make_trainer(ENV, agent, replay, gamma=config.gamma, stack=stack, **trainer),
-    )
+    agent = make_agent(table_network(4, 2, stack=stack), config, replay)
+    return agent, replay, on_device.make_trainer(ENV, agent, replay, **trainer)
 
 
 def leaves(tree):
@@ -179,9 +186,7 @@ class Counted:
             self.traces += 1
             return agent.update(*args)
 
-        self.trainer = on_device.make_trainer(
-            ENV, agent._replace(update=update), replay, gamma=GAMMA, **trainer
-        )
+        self.trainer = on_device.make_trainer(ENV, agent._replace(update=update), replay, **trainer)
 
     def start(self, key):
         return self.trainer.init(key, RANDOM_MAZE, make_rows(DEMONSTRATION))
@@ -217,15 +222,70 @@ def test_a_run_is_a_function_of_its_key(start, chunk):
     assert np.any(leaves(state.key)[0] != leaves(other.key)[0])
 
 
-def test_keys_are_used_once(start, chunk):
-    """Two chunks from states that differ in nothing but the key differ, and no key comes back."""
-    state, keys = start(jax.random.key(1)), set()
-    for _ in range(4):
-        keys.add(leaves(state.key)[0].tobytes())
-        state, _ = chunk(state)
-    assert len(keys) == 4
+def use_keys_in_a_run(keys):
+    """A run with two lanes, pre-training and updates."""
+    counted = Counted()
+
+    @quick_jit
+    def train(key):
+        state = counted.start(key)
+        state, _ = counted.trainer.pretrain(state, 3)
+        return counted.chunk(state)[0].learner.params
+
+    jax.block_until_ready(train(keys.key(1)))
+    return 3
+
+
+def use_keys_in_the_map(keys, agent):
+    """Demonstrations by chance and training, as in the map of expert quality."""
+    config = expert_quality.Config(
+        size=3, seeds=1, episodes=2, qualities=("eta=1",), quantities=("2",), torso=(4,), hidden=4
+    )
+    training = expert_quality.make_training(config, agent)
+    inputs = expert_quality.make_inputs(config, expert_quality.Cell("bomb", "eta=1", "2"), 0)
+    train = quick_jit(lambda key, inputs: training.run(training.init(key, inputs), inputs))
+    jax.block_until_ready(train(keys.key(1), inputs))
+    return 6
+
+
+KEY_USERS = {
+    "a run": use_keys_in_a_run,
+    "the map": functools.partial(use_keys_in_the_map, agent="bqfd"),
+    "the map, tabular": functools.partial(use_keys_in_the_map, agent="tabular"),
+}
+
+
+@pytest.mark.parametrize("user", KEY_USERS)
+def test_keys_are_used_once(user):
+    keys = RecordedKeys()
+    steps = KEY_USERS[user](keys)
+    assert len(keys.used) > 3 * steps  # the record sees into the compiled loop
+    assert keys.repeated() == set()
+
+
+@pytest.mark.parametrize("user", ["the map", "the map, tabular"])
+def test_a_stream_within_the_reach_of_a_split_is_found(user, monkeypatch):
+    monkeypatch.setattr(expert_quality, "KeyStream", types.SimpleNamespace(DEMONSTRATIONS=0))
+    keys = RecordedKeys()
+    KEY_USERS[user](keys)
+    assert keys.repeated()
+
+
+def test_states_that_differ_in_their_key_alone_go_different_ways(start, chunk):
+    state, _ = chunk(start(jax.random.key(1)))
     other, _ = chunk(state.replace(key=jax.random.key(9)))
     assert np.any(other.replay.rows.action != chunk(state)[0].replay.rows.action)
+
+
+def test_folding_is_splitting():
+    """Why streams are numbered as they are."""
+    key = jax.random.key(3)
+    parts = jax.random.split(key, 5)
+    for i in range(5):
+        assert jax.random.fold_in(key, i) == parts[i]
+    own = jax.random.fold_in(key, KeyStream.DEMONSTRATIONS)
+    assert not np.any(parts == own)
+    assert own == jax.random.fold_in(key, np.uint32(2**32 - 1))
 
 
 def test_a_run_in_chunks_is_the_run_in_one(start, chunk, counted):
@@ -262,7 +322,7 @@ def test_runs_side_by_side_are_the_runs_alone(start, chunk, counted):
 
 
 def test_the_update_is_traced_once_and_donated_buffers_are_used():
-    counted = Counted(update_period=2, updates_per_period=3)
+    counted = Counted(update_period=4, updates_per_period=3)
     run = jax.jit(counted.chunk, donate_argnums=0)
     state = quick_jit(counted.start)(jax.random.key(0))
     with warnings.catch_warnings():
@@ -284,14 +344,14 @@ def test_schedules_see_agent_steps_and_metrics_are_means_of_updates():
     agent, replay, _ = make(configure(PddDqnConfig, **SHARED), num_lanes=2, num_demo_rows=2)
     acted, updated = [], []
 
-    def act(params, actor, observation, is_first, key, step):
+    def act(key, params, actor, observation, is_first, step):
         newest = params["table"][0, 0]
         jax.debug.callback(
             lambda *x: acted.append([float(y) for y in x]), step, newest, ordered=True
         )
         return jnp.zeros(2, jnp.int32), actor
 
-    def update(learner, replay_state, key, step):
+    def update(key, learner, replay_state, step):
         jax.debug.callback(lambda s: updated.append(int(s)), step, ordered=True)
         count = learner.updates + 1
         params = jax.tree.map(lambda x: jnp.full_like(x, count), learner.params)
@@ -302,8 +362,7 @@ def test_schedules_see_agent_steps_and_metrics_are_means_of_updates():
         ENV,
         agent._replace(act=act, update=update),
         replay,
-        gamma=GAMMA,
-        update_period=2,
+        update_period=4,
         updates_per_period=3,
     )
 
@@ -351,7 +410,7 @@ def test_rows_and_returns_are_what_the_environment_did():
     num_lanes, steps = 3, 60
     params = graph_params(MAZE, starts=(0,), time_limit=5)
     _, replay, trainer = make(
-        configure(PddDqnConfig, **SHARED), num_lanes=num_lanes, rows_per_lane=80, update_period=3
+        configure(PddDqnConfig, **SHARED), num_lanes=num_lanes, rows_per_lane=80, update_period=9
     )
     begin = quick_jit(trainer.init)(jax.random.key(4), params)
     state, trace = quick_jit(lambda state: trainer.run(state, params, steps // 3, updates=False))(
@@ -390,13 +449,13 @@ def test_the_actor_sees_the_stacks_that_the_replay_gathers():
     agent, replay, _ = make(configure(PddDqnConfig, **SHARED), num_lanes=2, stack=stack)
     seen = []
 
-    def act(learner_params, actor, observation, is_first, key, step):
+    def act(key, learner_params, actor, observation, is_first, step):
         jax.debug.callback(
             lambda *x: seen.append([np.array(y) for y in x]), observation, is_first, ordered=True
         )
-        return agent.act(learner_params, actor, observation, is_first, key, step)
+        return agent.act(key, learner_params, actor, observation, is_first, step)
 
-    trainer = on_device.make_trainer(ENV, agent._replace(act=act), replay, gamma=GAMMA, stack=stack)
+    trainer = on_device.make_trainer(ENV, agent._replace(act=act), replay)
 
     @quick_jit
     def collect(key):
@@ -474,3 +533,23 @@ def test_runs_are_spread_over_as_many_devices_as_divide_them():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:2] == ["2 2.0 6.0 10.0 14.0", "1 2.0 6.0 10.0"]
+
+
+# ------------------------------------------------------------------------- one gamma, one unit
+
+
+def test_updates_are_counted_in_steps_of_all_lanes():
+    config = configure(PddDqnConfig, **SHARED)
+    for period in (3, 1, 0):
+        with pytest.raises(ValueError, match=f"update_period is {period}, .* multiple of the 2"):
+            make(config, num_lanes=2, update_period=period)
+    assert make(config, num_lanes=2)[2].steps_per_iteration == 2
+    assert make(config, num_lanes=2, update_period=6)[2].steps_per_iteration == 6
+
+
+def test_demonstrations_must_have_the_agents_gamma():
+    _, _, trainer = make(configure(BqfdConfig, **SHARED | {"gamma": 0.99}), num_demo_rows=2)
+    with pytest.raises(ValueError, match=r"discount of 0\.8, but the agent's gamma is 0\.99"):
+        trainer.init(jax.random.key(0), RANDOM_MAZE, make_rows(DEMONSTRATION))
+    _, _, trainer = make(configure(BqfdConfig, **SHARED), num_demo_rows=2)
+    trainer.init(jax.random.key(0), RANDOM_MAZE, make_rows(DEMONSTRATION))

@@ -30,16 +30,8 @@ def make(config=None, *, num_lanes=2, rows_per_lane=100, num_demo_rows=0, env=No
         stack=STACK,
         **config.replay_options(),
     )
-    agent = make_agent(looking_network(env.num_actions), replay, config)
-    trainer = on_host.make_host_trainer(
-        agent,
-        replay,
-        frame_shape=env.frame_shape,
-        frame_dtype=env.frame_dtype,
-        gamma=GAMMA,
-        stack=STACK,
-    )
-    return env, replay, trainer
+    agent = make_agent(looking_network(env.num_actions), config, replay)
+    return env, replay, on_host.make_host_trainer(agent, replay)
 
 
 def make_loop(trainer, env, state=None, *, updates_per_step=Fraction(0), **options):
@@ -100,7 +92,7 @@ def test_no_batch_crosses_the_end_of_an_episode():
     env, replay, trainer = make(config, num_lanes=3, rows_per_lane=40)
     loop = make_loop(trainer, env)
     seen_ends = set()
-    sample = jax.jit(lambda state, key: replay.sample(state, key, 64))
+    sample = jax.jit(lambda state, key: replay.sample(key, state, 64))
     for chunk in range(12):
         loop.run(3 * 9)
         batch = sample(loop.state.replay, jax.random.key(chunk))

@@ -1,4 +1,4 @@
-"""The planner: its steps worked out by hand, whole plans replayed, and the command."""
+"""The planner: its steps worked out by hand, whole plans played back, and the command."""
 
 import dataclasses
 import signal
@@ -317,7 +317,7 @@ def clumsy():
     return planning.plan("Breakout", skill=0, steps=STEPS, seed=1, on_progress=seen.append), seen
 
 
-def test_a_plan_replays_in_both_emulators(clumsy):
+def test_a_plan_plays_back_in_both_emulators(clumsy):
     demonstration, _ = clumsy
     lengths = demonstration.episode_lengths
     assert len(lengths) > 1
@@ -331,7 +331,7 @@ def test_a_plan_replays_in_both_emulators(clumsy):
         assert [step.is_over for step in steps[:-1]] == [False] * (len(steps) - 1)
         assert steps[-1].is_over == demonstration.game_over[number]
     # It checks scores and ends.
-    rows = demos.replay(demonstration, gamma=0.9)
+    rows = demos.play(demonstration, gamma=0.9)
     assert len(rows.action) == demonstration.num_rows
     shipped = demos.load_named("Breakout")
     assert demonstration.configuration == shipped.configuration
@@ -379,7 +379,7 @@ def test_the_planner_stops_when_asked_to():
     assert demonstration.episode_lengths.tolist() == [32]
     assert demonstration.game_over == (False,)
     assert demonstration.origin["stopped_early"]
-    demos.replay(demonstration, gamma=0.9)
+    demos.play(demonstration, gamma=0.9)
 
 
 @pytest.mark.slow
@@ -405,14 +405,14 @@ def test_a_game_without_hints_is_played_better_than_at_random(game):
 # --- The command ---
 
 
-def test_the_command_writes_a_demonstration_that_replays(tmp_path, capsys):
+def test_the_command_writes_a_demonstration_that_plays_back(tmp_path, capsys):
     out = tmp_path / "new" / "mine.npz"
     config = PlanConfig("Freeway", skill=0, steps=60, seed=5, out=out)
     demos_plan.plan(config)
     demonstration = demos.load(out, game="Freeway")
     assert demonstration.envpool == atari.envpool_version()
     assert len(demonstration.frame_hash) == 64
-    demos.replay(demonstration, gamma=0.9)
+    demos.play(demonstration, gamma=0.9)
     assert demonstration.origin["planner"]["seed"] == 5
     shown = capsys.readouterr().out
     for told in ("2 copies", "120 simulated steps", "cut off", "same scores", str(out)):
@@ -478,7 +478,7 @@ def test_ctrl_c_during_the_check_keeps_all(tmp_path, monkeypatch):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demos, "replay", interrupted)
+    monkeypatch.setattr(demos, "play", interrupted)
     out = tmp_path / "mine.npz"
     with pytest.raises(StopRequested, match=r"mine.npz was not checked"):
         demos_plan.plan(PlanConfig("Freeway", skill=0, steps=20, out=out))
@@ -508,11 +508,11 @@ def test_without_envpool_it_is_saved_without_a_hash(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(atari, "envpool_version", missing)
     out = tmp_path / "mine.npz"
     demos_plan.plan(PlanConfig("Freeway", skill=0, steps=20, out=out))
-    assert "Not replayed: envpool is not installed" in capsys.readouterr().out
+    assert "Not played back: envpool is not installed" in capsys.readouterr().out
     assert (demos.load(out).frame_hash, demos.load(out).envpool) == (None, None)
 
 
-def test_a_plan_that_does_not_replay_is_not_saved(tmp_path, monkeypatch):
+def test_a_plan_that_does_not_play_back_is_not_saved(tmp_path, monkeypatch):
     real = planning.plan
     monkeypatch.setattr(
         planning, "plan", lambda *a, **o: dataclasses.replace(real(*a, **o), scores=(99.0,))

@@ -267,6 +267,15 @@ def test_off_policy_gradient_is_finite_where_even_the_weight_underflows():
     np.testing.assert_array_equal(gradient, 0)
 
 
+def test_a_path_is_weighed_by_all_of_its_choices_up_to_the_end():
+    q = jnp.stack([Q, jnp.zeros(3), jnp.array([-1e4, 1e4, 0.0])])
+    f = bind(posterior.path_off_policy_weight, eta=2.0, zeta=0.5)
+    # 4/21 and 1/3; the third choice comes after the end, where its probability 0 does not matter.
+    weight = in_batch(f)(q, jnp.array([1, 2, 0]), jnp.array([1.0, 0.9, 0.0]))
+    chex.assert_shape(weight, ())
+    assert weight == pytest.approx((4 / 63) ** 0.5, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bqfd_jax.replay import check_demonstrations, make_replay, sum_tree
+from bqfd_jax.replay import check_demonstrations, check_discounts, make_replay, sum_tree
 from bqfd_jax.types import Row
 
 KEY = jax.random.key(0)
@@ -239,7 +239,7 @@ def test_beside_lists_of_episodes(
         if not expected or rng.random() < 0.6:
             continue
 
-        batch = jax.device_get(replay.sample(state, jax.random.fold_in(KEY, t), batch_size))
+        batch = jax.device_get(replay.sample(jax.random.fold_in(KEY, t), state, batch_size))
         drawn, at = np.unique(batch.index, return_index=True)
         assert set(drawn) == set(expected)
         assert_one_episode_each(batch)
@@ -300,7 +300,7 @@ def add_rows(replay, state, num_rows, begin=0, num_lanes=2, first=(0,)):
 
 @jax.jit
 def draw(tree):
-    return sum_tree.sample(tree, KEY, 64)
+    return sum_tree.sample(KEY, tree, 64)
 
 
 def leaves(state):
@@ -327,7 +327,7 @@ def test_an_episode_that_was_left_open_is_cut_there():
     state = add_rows(replay, state, 6, first=(0, 3))
     np.testing.assert_array_equal(np.flatnonzero(state.rows.is_last), [5, LANE_0 + 2, LANE_1 + 2])
     np.testing.assert_array_equal(np.flatnonzero(leaves(state)[LANE_0:LANE_1]), [0, 1, 3])
-    batch = replay.sample(state, KEY, BATCH)
+    batch = replay.sample(KEY, state, BATCH)
     second = int(np.flatnonzero(batch.index == LANE_0 + 1)[0])
     # Its two steps end after one, in the row where the episode was cut.
     np.testing.assert_array_equal(batch.n_step_observation[second, :, 1], [1, 2])
@@ -375,7 +375,7 @@ def test_rows_that_cannot_be_drawn_take_no_priority():
     state = replay.set_priorities(state, np.append(gone, there), np.full(5, 16.0))
     assert not leaves(state)[gone].any()
     assert leaves(state)[there] == 4
-    assert not np.isin(replay.sample(state, KEY, BATCH).index, gone).any()
+    assert not np.isin(replay.sample(KEY, state, BATCH).index, gone).any()
     # The next row to complete is a new one and comes in with the largest priority.
     state = add_rows(replay, state, 1, begin=11)
     assert leaves(state)[LANE_0 + 1] == 4
@@ -404,7 +404,7 @@ def test_draws_follow_the_priorities():
     share *= BATCH / share.sum()
     counts = np.stack(
         [
-            np.bincount(replay.sample(state, jax.random.fold_in(KEY, i), BATCH).index, minlength=22)
+            np.bincount(replay.sample(jax.random.fold_in(KEY, i), state, BATCH).index, minlength=22)
             for i in range(40)
         ]
     )
@@ -418,7 +418,7 @@ def test_importance_weights_by_hand(beta):
     replay, state = small()
     priority = np.asarray([4, 16, 64, 256, 1024.0])
     state = replay.set_priorities(state, np.arange(5), priority)
-    batch = replay.sample(state, KEY, BATCH, beta)
+    batch = replay.sample(KEY, state, BATCH, beta)
     assert set(np.asarray(batch.index)) == set(range(5))
     probability = np.asarray([1, 2, 4, 8, 16]) / 31
     weight = (22 * probability) ** -beta
@@ -431,7 +431,7 @@ def test_the_largest_weight_is_that_of_the_batch():
     replay, state = small()
     # Rows 0-3 are so rare that they are not drawn.
     state = replay.set_priorities(state, np.arange(5), np.asarray([1e-20] * 4 + [9.0]))
-    batch = replay.sample(state, KEY, BATCH, 1.0)
+    batch = replay.sample(KEY, state, BATCH, 1.0)
     np.testing.assert_array_equal(batch.index, np.full(BATCH, 4))
     np.testing.assert_array_equal(batch.importance_weight, np.ones(BATCH))
 
@@ -441,7 +441,7 @@ def test_sample_demonstrations_is_uniform_over_their_transitions():
     state = add_rows(replay, state, 12)
     state = replay.set_priorities(state, np.arange(3), np.asarray([1e4, 1e-4, 0.0]))
     batches = [
-        replay.sample_demonstrations(state, jax.random.fold_in(KEY, i), BATCH) for i in range(10)
+        replay.sample_demonstrations(jax.random.fold_in(KEY, i), state, BATCH) for i in range(10)
     ]
     counts = np.sum([np.bincount(batch.index, minlength=22) for batch in batches], axis=0)
     expected = 10 * BATCH / 5
@@ -461,14 +461,14 @@ def test_without_demonstrations():
     assert state.visit_count.shape == (0,)
     assert replay.count_visits(state, jnp.asarray([0, 3])).visit_count.shape == (0,)
     with pytest.raises(ValueError, match="no demonstrations"):
-        replay.sample_demonstrations(state, KEY, 4)
+        replay.sample_demonstrations(KEY, state, 4)
 
 
 def test_shapes_and_dtypes_of_a_batch():
     replay = make_replay(**SIZES | dict(frame_shape=(5, 4), n_step=3, path_steps=3))
     demonstrations = DEMONSTRATIONS.replace(frame=np.zeros((6, 5, 4), np.int32))
     state = jax.eval_shape(replay.init, demonstrations)
-    batch = jax.eval_shape(lambda state: replay.sample(state, KEY, 7), state)
+    batch = jax.eval_shape(lambda state: replay.sample(KEY, state, 7), state)
     stack = ((7, 2, 5, 4), np.int32)
     real, whole = np.float32, np.int32
     expected = {
@@ -504,7 +504,7 @@ def test_frames_of_other_dtypes(dtype, values):
     for t in range(5):
         row = as_rows([Step(frame=(), is_first=t == 0)]).replace(frame=frames[t % 4][None])
         state = replay.add(state, row)
-    batch = replay.sample(state, KEY, 16)
+    batch = replay.sample(KEY, state, 16)
     assert batch.observation.dtype == dtype
     assert set(np.asarray(batch.index)) == {6, 7, 8, 9}
     np.testing.assert_array_equal(batch.observation[:, 0], frames[batch.index - 6])
@@ -580,8 +580,8 @@ def test_vmap_agrees_with_separate_replays():
         rows = [as_rows([next(lane) for lane in each]) for each in lanes]
         states = [replay.add(state, row) for state, row in zip(states, rows, strict=True)]
         together = add(together, jax.tree.map(lambda *x: np.stack(x), *rows))
-    batches = [replay.sample(state, key, BATCH) for state, key in zip(states, keys, strict=True)]
-    batch = jax.jit(jax.vmap(lambda state, key: replay.plain.sample(state, key, BATCH)))(
+    batches = [replay.sample(key, state, BATCH) for state, key in zip(states, keys, strict=True)]
+    batch = jax.jit(jax.vmap(lambda state, key: replay.plain.sample(key, state, BATCH)))(
         together, keys
     )
     for many, each in ((together, states), (batch, batches)):
@@ -690,7 +690,7 @@ def test_demonstration_frames_must_be_the_replays_own(frame):
 
 def test_while_nothing_can_be_drawn_importance_weights_are_zero():
     replay = make_replay(**SIZES | {"num_demo_rows": 0})
-    batch = replay.sample(replay.init(), KEY, 4)
+    batch = replay.sample(KEY, replay.init(), 4)
     np.testing.assert_array_equal(batch.importance_weight, np.zeros(4))
 
 
@@ -712,3 +712,22 @@ def test_a_priority_that_is_not_a_number_hurts_its_row_only():
 def test_new_rows_start_at_the_demonstrations_priority_if_that_is_larger():
     _, state = small(demo_priority=9.0)
     assert state.max_priority == 9.0
+
+
+def test_a_replay_tells_what_it_was_made_for():
+    replay = make_replay(**SIZES | dict(frame_shape=[5, 4], frame_dtype=jnp.uint8, stack=3))
+    assert (replay.frame_shape, replay.frame_dtype, replay.stack) == ((5, 4), jnp.uint8, 3)
+    assert (replay.n_step, replay.path_steps, replay.priority_exponent) == (2, 1, 0.5)
+    assert replay.layout == (6, 2, 8)
+
+
+def test_discounts_must_be_the_agents():
+    steps = [Step(frame=(0, 0, 0), is_first=True, discount=0.9), Step(frame=(0, 1, 0), discount=0)]
+    check_discounts(as_rows(steps), 0.9)
+    with pytest.raises(ValueError, match=r"a discount of 0\.9, but the agent's gamma is 0\.99"):
+        check_discounts(as_rows(steps), 0.99)
+    # A row that starts no transition may say anything.
+    cut = [steps[0], Step(frame=(0, 1, 0), discount=0.3, is_last=True)]
+    check_discounts(as_rows(cut), 0.9)
+    with pytest.raises(ValueError, match="a discount of nan"):
+        check_discounts(as_rows([Step(frame=(0, 0, 0), discount=np.nan)]), 0.9)

@@ -11,7 +11,7 @@ import pytest
 from bqfd_jax import demos
 from bqfd_jax.demos.making import recording
 from experiments.demos import server as record_server
-from experiments.demos.files import Files
+from experiments.demos.recordings import Files
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
@@ -158,7 +158,7 @@ def colours(tab):
     )
 
 
-def test_play_see_the_score_save_and_replay(tab, tmp_path):
+def test_play_see_the_score_save_and_play_back(tab, tmp_path):
     with Server(tmp_path, game="Freeway") as server:
         tab.get(server.url)
         wait(lambda: text(tab, "connection") == "connected")
@@ -182,10 +182,10 @@ def test_play_see_the_score_save_and_replay(tab, tmp_path):
         score = number(tab, "score")
         ActionChains(tab).send_keys("s").perform()
         wait(lambda: tab.find_element("id", "saved").get_attribute("data-status") == "saved")
-        assert f"replays to the same score, {score}." in text(tab, "saved")
+        assert f"plays back to the same score, {score}." in text(tab, "saved")
         found = demos.load(tmp_path / "played.npz", game="Freeway")
         assert (found.scores, len(found.actions)) == ((float(score),), steps - 45)
-        demos.replay(found, gamma=0.99)
+        demos.play(found, gamma=0.99)
 
         # A key that is not let go before one looks elsewhere is not stuck.
         ActionChains(tab).key_down(Keys.ARROW_UP).perform()

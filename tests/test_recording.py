@@ -26,7 +26,7 @@ from bqfd_jax.envs import ale
 from bqfd_jax.runs.folder import UsageError
 from experiments.demos import record as demos_record
 from experiments.demos import server as record_server
-from experiments.demos.files import Files
+from experiments.demos.recordings import Files
 
 ROOT = Path(__file__).parent.parent
 ALL_ACTIONS = tuple(range(18))
@@ -140,7 +140,7 @@ def lose(session):
         session.step(["fire"])
 
 
-def test_what_is_played_replays_where_training_does(tmp_path):
+def test_what_is_played_plays_back_where_training_does(tmp_path):
     session = playing("Breakout")
     lose(session)
     assert session.note.startswith("Game over: ")
@@ -160,10 +160,10 @@ def test_what_is_played_replays_where_training_does(tmp_path):
     assert found.origin == {
         "made_by": "a person at the keyboard", "undone_steps": 0, "speeds": [1.0]
     }  # fmt: skip
-    demos.replay(found, gamma=0.99)
+    demos.play(found, gamma=0.99)
 
 
-def test_a_play_that_does_not_replay_is_noticed():
+def test_a_play_that_does_not_play_back_is_noticed():
     session = playing("Freeway")
     session.step(["up"])
     played = dataclasses.replace(session.demonstration(), scores=(3.0,))
@@ -442,8 +442,8 @@ def test_play_score_and_save(tmp_path):
     found = demos.load(tmp_path / "played.npz", game="Freeway")
     assert (sum(found.scores), len(found.actions)) == (1, state["steps"])
     assert found.frame_hash is not None
-    assert demos.replay(found, gamma=1.0).action.shape == (state["steps"] + 1,)
-    assert "replays to the same score, 1." in state["save"]["text"]
+    assert demos.play(found, gamma=1.0).action.shape == (state["steps"] + 1,)
+    assert "plays back to the same score, 1." in state["save"]["text"]
     assert all(picture.startswith(b"\x89PNG") for picture in pictures)
     assert max(map(len, pictures)) < 8192
 
@@ -848,7 +848,7 @@ def test_whatever_ends_the_command_what_was_played_is_saved(tmp_path, number):
         rest = process.stdout.read()
         assert process.wait(30) == 0
     assert str(tmp_path / "mine.npz") in state["note"]
-    assert "replays to the same score" in rest
+    assert "plays back to the same score" in rest
     found = demos.load(tmp_path / "mine.npz", game="Freeway")
     assert found.frame_hash is not None
     assert len(found.actions) >= 5

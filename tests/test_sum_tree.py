@@ -31,7 +31,7 @@ def find(tree, *fraction):
 @jax.jit
 def draw_in_fours(tree, keys):
     """Four leaves per key."""
-    return jax.vmap(lambda key: sum_tree.sample(tree, key, 4))(keys)
+    return jax.vmap(lambda key: sum_tree.sample(key, tree, 4))(keys)
 
 
 def assert_every_parent_is_the_sum_of_its_children(tree):
@@ -212,7 +212,7 @@ def test_resolution_of_a_deep_tree(dominant):
     """
     leaves = np.ones(2**20, np.float32)
     leaves[0] = dominant
-    drawn = np.asarray(sample(init(leaves), KEY, 2**17))
+    drawn = np.asarray(sample(KEY, init(leaves), 2**17))
     if dominant == 1:
         # The parts are kept up to one of the 4096 nodes that a uniform leads to, and rounding.
         nodes_off = drawn // 256 - np.arange(2**17) // 32
@@ -231,7 +231,7 @@ def test_draw_b_lies_in_the_bth_part():
     end = np.cumsum(weights)
     part = 2048 / 256
     for i in range(20):
-        drawn = np.asarray(sample(tree, jax.random.fold_in(KEY, i), 256))
+        drawn = np.asarray(sample(jax.random.fold_in(KEY, i), tree, 256))
         assert drawn.dtype == np.int32
         assert (end[drawn] > np.arange(256) * part).all()
         assert ((end - weights)[drawn] < np.arange(1, 257) * part).all()
@@ -247,7 +247,7 @@ def test_vmap_agrees_with_separate_trees():
 
     def run(leaves, index, value, key):
         tree = sum_tree.update(sum_tree.init(leaves), index, value)
-        return tree, sum_tree.sample(tree, key, 8)
+        return tree, sum_tree.sample(key, tree, 8)
 
     together = jax.jit(jax.vmap(run))(*inputs)
     separate = [jax.jit(run)(*(x[i] for x in inputs)) for i in range(3)]

@@ -36,25 +36,24 @@ def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
         q_tm1 = q_path[:, 0]
         q_policy = _path_q(network, target_params, batch) if config.weight_from_target else q_path
         q_policy = jax.lax.stop_gradient(q_policy)
-        weight = posterior.expert_weight(
-            batch.is_expert[:, None], batch.path_visit_count, **_posterior_options(config)
-        )
+        weight = posterior.visit_weight(batch.path_visit_count, **_posterior_options(config))
+        expert = (batch.is_expert, weight[:, 0])
         total, td_errors = 0.0, []
         for look in td.lookaheads(network.apply, params, target_params, batch, config):
             transition = (q_tm1, batch.action, *look.target)
             if look.n_step and path_steps > 1:
                 path = (q_path, batch.path_action, batch.path_discount, weight)
                 later = (x[:, 1:] for x in path)
-                td_error = path_td_error_of(*transition, weight[:, 0], *later)
+                td_error = path_td_error_of(*transition, *expert, *later)
                 off_policy = path_off_policy_of(q_policy, batch.path_action, batch.path_discount)
             else:
-                td_error = td_error_of(*transition, weight[:, 0])
+                td_error = td_error_of(*transition, *expert)
                 off_policy = off_policy_of(q_policy[:, 0], batch.action)
             if config.correct_all_actions:
                 # The correction leaves the target and comes back for all actions.
                 plain = plain_td_error_of(*transition)
                 error_loss = td.td_loss(plain, huber_delta=config.huber_delta)
-                error_loss += likelihood_loss_of(q_tm1, batch.action, weight[:, 0])
+                error_loss += likelihood_loss_of(q_tm1, batch.action, *expert)
             else:
                 error_loss = td.td_loss(td_error, huber_delta=config.huber_delta)
             total += look.weight * jnp.where(batch.is_expert, off_policy, 1.0) * error_loss

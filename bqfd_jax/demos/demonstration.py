@@ -1,8 +1,8 @@
-"""What a demonstration is, and the file that keeps it.
+"""The two kinds of demonstrations, and the file that keeps one.
 
-A game without chance is its configuration and its actions: a demonstration is the list of actions,
-a few kilobytes, and what must come of it.  It is played from the first reset of new emulators.
-What was recorded elsewhere cannot be played again and is kept as frames: see `frames`.
+A game without chance is its configuration and its actions: the first kind is the list of actions, a
+few kilobytes, and what must come of it.  It is played back from the first reset of new emulators.
+What was recorded elsewhere cannot be played back and is kept as frames: see `frames`.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ _REQUIRED = ("env", "config", "action_meaning", "scores", "game_over")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Demonstration:
+class ActionDemonstration:
     """Actions of whole or cut episodes of one game, and what they must lead to."""
 
     game: str
@@ -63,22 +63,22 @@ class Demonstration:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the replayed demonstration: every observation, the last ones included."""
+        """Rows of the demonstration, played back: every observation, the last ones included."""
         return len(self.actions) + len(self.episode_lengths)
 
     @property
     def checksum(self) -> str:
-        """sha256 of all that decides what is replayed, and of what must come of it."""
+        """sha256 of all that decides what is played back, and of what must come of it."""
         digest = hashlib.sha256(json.dumps(_facts(self), sort_keys=True).encode())
         digest.update(self.actions.tobytes())
         digest.update(self.episode_lengths.astype("<i4").tobytes())
         return digest.hexdigest()
 
 
-AnyDemonstration = Demonstration | FrameDemonstration
+Demonstration = ActionDemonstration | FrameDemonstration
 
 
-def save(demonstration: AnyDemonstration, path: str | os.PathLike[str]) -> None:
+def save(demonstration: Demonstration, path: str | os.PathLike[str]) -> None:
     """Writes a demonstration as `.npz`; `path` holds the old file or all of the new, never less."""
     common = {
         "format": FORMAT,
@@ -97,7 +97,7 @@ def save(demonstration: AnyDemonstration, path: str | os.PathLike[str]) -> None:
     write_npz(path, meta=np.array(json.dumps(meta | common)), **arrays)
 
 
-def load(path: str | os.PathLike[str], *, game: str | None = None) -> AnyDemonstration:
+def load(path: str | os.PathLike[str], *, game: str | None = None) -> Demonstration:
     """Reads a demonstration; executes nothing that is in the file.
 
     Args:
@@ -138,11 +138,11 @@ def load(path: str | os.PathLike[str], *, game: str | None = None) -> AnyDemonst
 
 def _from_file(
     meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], name: str
-) -> Demonstration:
+) -> ActionDemonstration:
     missing = [field for field in _REQUIRED if field not in meta]
     if missing:
         raise DemonstrationError(f"it has no {', '.join(missing)}")
-    return Demonstration(
+    return ActionDemonstration(
         game=meta["env"].removesuffix("-v5"),
         actions=arrays["actions"],
         episode_lengths=arrays["episode_lengths"],
@@ -157,7 +157,7 @@ def _from_file(
     )
 
 
-def _facts(demonstration: Demonstration) -> dict[str, Any]:
+def _facts(demonstration: ActionDemonstration) -> dict[str, Any]:
     return {
         "env": f"{demonstration.game}-v5",
         "config": dict(demonstration.configuration),

@@ -8,7 +8,7 @@ never a stack, with what was done and what came of it.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -79,6 +79,25 @@ class FrameDemonstration:
             raise DemonstrationError(
                 f"action_meaning has {len(self.action_meaning)} entries for {self.num_actions}"
             )
+
+    @classmethod
+    def join(
+        cls, parts: "Sequence[FrameDemonstration]", *, name: str, origin: Any
+    ) -> "FrameDemonstration":
+        """One demonstration of the episodes of several."""
+        fields = {
+            field: np.concatenate([getattr(part, field) for part in parts])
+            for field in ("frames", "actions", "rewards", "episode_lengths")
+        }
+        knows_lives = all(part.lives is not None for part in parts)
+        return dataclasses.replace(
+            parts[0],
+            **fields,
+            terminated=sum((part.terminated for part in parts), ()),
+            lives=np.concatenate([part.lives for part in parts]) if knows_lives else None,
+            name=name,
+            origin=origin,
+        )
 
     @property
     def num_rows(self) -> int:
@@ -159,7 +178,7 @@ def frame_rows(
     log_rewards: bool = True,
     life_loss_is_terminal: bool = True,
 ) -> Row:
-    """The rows of a replay that hold a demonstration.
+    """A demonstration as rows, ready for a replay.
 
     Args:
       demonstration: frames.

@@ -2,7 +2,7 @@
 
 import importlib.resources
 
-from bqfd_jax.demos.demonstration import Demonstration, load
+from bqfd_jax.demos.demonstration import ActionDemonstration, load
 from bqfd_jax.demos.errors import DemonstrationError
 
 # A planner that sees the future made them: `default` plays about as well as the paper's human,
@@ -22,7 +22,7 @@ def available() -> dict[str, tuple[str, ...]]:
     }
 
 
-def load_named(game: str, name: str = "default") -> Demonstration:
+def load_named(game: str, name: str = "default") -> ActionDemonstration:
     """A demonstration that comes with the package.
 
     Args:

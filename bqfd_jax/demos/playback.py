@@ -1,4 +1,4 @@
-"""Playing a demonstration: from actions to rows, checked on the way and kept on disk."""
+"""Playing a demonstration back: from actions to rows, checked on the way and kept on disk."""
 
 import dataclasses
 import hashlib
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bqfd_jax.demos.demonstration import AnyDemonstration, Demonstration
+from bqfd_jax.demos.demonstration import ActionDemonstration, Demonstration
 from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.frames import FrameDemonstration, frame_rows
 from bqfd_jax.envs import atari, host
@@ -25,14 +25,14 @@ _IRRELEVANT = {"num_envs", "batch_size", "num_threads", "seed", "stack_num", "ma
 _FIELDS = tuple(field.name for field in dataclasses.fields(Row))
 
 
-def replay(
-    demonstration: Demonstration,
+def play(
+    demonstration: ActionDemonstration,
     *,
     gamma: float,
     log_rewards: bool = True,
     life_loss_is_terminal: bool = True,
 ) -> Row:
-    """Plays a demonstration and checks that all came out as it says.
+    """Plays a demonstration back and checks that all came out as it says.
 
     Every episode has one row per observation, the last one (`is_last`) included.  The last
     transition of an episode that was cut off keeps its discount: its value goes on.
@@ -89,27 +89,27 @@ def replay(
     return rows
 
 
-def replay_cached(
-    demonstration: Demonstration,
+def play_cached(
+    demonstration: ActionDemonstration,
     *,
     gamma: float,
     log_rewards: bool = True,
     life_loss_is_terminal: bool = True,
     cache_dir: str | os.PathLike[str] | None = None,
 ) -> Row:
-    """`replay`, but what was played before is read from disk.
+    """`play`, but what was played before is read from disk.
 
     A damaged file is as good as none.  If nothing can be written there is a warning, no more.
 
     Args:
       demonstration: what to play.
       gamma: discount of one step.
-      log_rewards: see `replay`.
-      life_loss_is_terminal: see `replay`.
+      log_rewards: see `play`.
+      life_loss_is_terminal: see `play`.
       cache_dir: where; `default_cache_dir()` if None.
 
     Returns:
-      What `replay` returns.
+      What `play` returns.
     """
     folder = default_cache_dir() if cache_dir is None else Path(cache_dir)
     # Another envpool may play differently: that must be seen, not hidden.
@@ -125,7 +125,7 @@ def replay_cached(
     rows = _read_rows(path, key, demonstration)
     if rows is None:
         # Without gamma, so that one file serves all.
-        rows = replay(
+        rows = play(
             demonstration,
             gamma=1.0,
             log_rewards=log_rewards,
@@ -136,26 +136,28 @@ def replay_cached(
             folder.mkdir(parents=True, exist_ok=True)
             write_npz(path, checksum=np.array(_fields_hash(key, rows)), **fields)
         except OSError as error:
-            warnings.warn(f"the replayed demonstration is not kept: {error}", stacklevel=2)
+            warnings.warn(f"the rows that were played back are not kept: {error}", stacklevel=2)
     return rows.replace(discount=np.float32(gamma) * rows.discount)
 
 
 def to_rows(
-    demonstration: AnyDemonstration,
+    demonstration: Demonstration,
     *,
     gamma: float,
     log_rewards: bool = True,
     life_loss_is_terminal: bool = True,
     cache_dir: str | os.PathLike[str] | None = None,
+    anew: bool = False,
 ) -> Row:
-    """The rows of either kind of demonstration: actions are replayed, frames are there already.
+    """The rows of either kind of demonstration: actions are played back, frames are there already.
 
     Args:
       demonstration: of either kind.
       gamma: discount of one step.
       log_rewards: see `envs.atari.Atari`.
       life_loss_is_terminal: see there.
-      cache_dir: see `replay_cached`.
+      cache_dir: see `play_cached`.
+      anew: play a list of actions even if that was done before.
 
     Returns:
       Rows with leading axis `demonstration.num_rows`, numpy.
@@ -163,11 +165,13 @@ def to_rows(
     switches = {"log_rewards": log_rewards, "life_loss_is_terminal": life_loss_is_terminal}
     if isinstance(demonstration, FrameDemonstration):
         return frame_rows(demonstration, gamma=gamma, **switches)
-    return replay_cached(demonstration, gamma=gamma, cache_dir=cache_dir, **switches)
+    if anew:
+        return play(demonstration, gamma=gamma, **switches)
+    return play_cached(demonstration, gamma=gamma, cache_dir=cache_dir, **switches)
 
 
 def default_cache_dir() -> Path:
-    """Where replayed demonstrations are kept: in `$XDG_CACHE_HOME`, or else `~/.cache`."""
+    """Where rows that were played back are kept: in `$XDG_CACHE_HOME`, or else `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The standard wants other than absolute paths ignored.
     folder = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
@@ -179,7 +183,7 @@ def frame_hash(rows: Row) -> str:
     return hashlib.sha256(_bytes_of(rows.frame)).hexdigest()
 
 
-def _check_configuration(demonstration: Demonstration) -> None:
+def _check_configuration(demonstration: ActionDemonstration) -> None:
     atari.check_game(demonstration.game)
     wanted = atari.EMULATOR | {"noop_max": _NOOP_MAX}
     given = demonstration.configuration
@@ -191,7 +195,7 @@ def _check_configuration(demonstration: Demonstration) -> None:
     wrong += [f"{name} is unknown" for name in sorted(set(given) - set(wanted) - _IRRELEVANT)]
     if wrong:
         raise DemonstrationError(
-            f"{_title(demonstration)} was made with another configuration than can be replayed: "
+            f"{_title(demonstration)} was made with another configuration than can be played back: "
             + "; ".join(wrong)
         )
 
@@ -219,7 +223,7 @@ def _episode_rows(steps: list[HostStep], actions: np.ndarray, gamma: float) -> R
     return Row(**{name: np.concatenate([getattr(row, name) for row in rows]) for name in _FIELDS})
 
 
-def _compare(demonstration: Demonstration, number: int, steps: list[HostStep]) -> list[str]:
+def _compare(demonstration: ActionDemonstration, number: int, steps: list[HostStep]) -> list[str]:
     where = f"episode {number + 1}"
     length = int(demonstration.episode_lengths[number])
     differences = []
@@ -238,11 +242,11 @@ def _is_over(step: HostStep) -> bool:
     return bool(step.is_last[0] and step.discount[0] == 0)
 
 
-def _title(demonstration: Demonstration) -> str:
+def _title(demonstration: ActionDemonstration) -> str:
     return f"the demonstration {demonstration.name!r} of {demonstration.game}"
 
 
-def _tell(demonstration: Demonstration, differences: list[str]) -> str:
+def _tell(demonstration: ActionDemonstration, differences: list[str]) -> str:
     here, there = atari.envpool_version(), demonstration.envpool
     if there is None:
         cause = f"envpool is {here} here and was not noted when it was made"
@@ -250,9 +254,8 @@ def _tell(demonstration: Demonstration, differences: list[str]) -> str:
         cause = f"envpool is {here} here and was {there} when it was made"
     else:
         cause = "envpool and configuration are the same as when it was made, so the file is wrong"
-    return (
-        f"{_title(demonstration)} does not replay as it should: {'; '.join(differences)} ({cause})"
-    )
+    what = "; ".join(differences)
+    return f"{_title(demonstration)} does not play back as it should: {what} ({cause})"
 
 
 def _fields_hash(key: str, rows: Row) -> str:
@@ -269,7 +272,7 @@ def _bytes_of(value: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
 
 
-def _read_rows(path: Path, key: str, demonstration: Demonstration) -> Row | None:
+def _read_rows(path: Path, key: str, demonstration: ActionDemonstration) -> Row | None:
     try:
         arrays = read_npz(path, (*_FIELDS, "checksum"))
     except (OSError, FileError):

@@ -1,7 +1,7 @@
 """One game on ale-py: the same game as `envs.atari` plays, but its states can be kept.
 
 The only module that knows ale-py.  What envpool does to the emulator is done here to the bit, so
-that actions found or played here replay there: a reset, one frame of FIRE where there is such an
+that actions found or played here play back there: a reset, one frame of FIRE where there is such an
 action and else of no action, then every action for 4 frames.
 """
 

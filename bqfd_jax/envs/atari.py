@@ -20,6 +20,7 @@ MAX_EPISODE_STEPS = 27_000  # half an hour of play
 MAX_LANES = 10_007
 _SEED_SPACING = MAX_LANES  # lanes of one pool have neighbouring seeds
 _STREAMS = 4
+_APART = 50_000  # seeds that have no lane in common
 
 # What every pool here is made with.  Episodes are whole games: with `episodic_life` the emulator
 # would play on between two lives, unseen, and drop those rewards.
@@ -79,20 +80,28 @@ def log_reward(reward: np.ndarray) -> np.ndarray:
     return np.sign(reward) * np.log1p(np.abs(reward))
 
 
-def first_lane_seed(seed: int, stream: int = 0) -> int:
+def first_lane_seed(seed: int, stream: int = 0, resumed_at: int = 0) -> int:
     """Seed of a pool's first lane; lane i has the i-th after it.
 
     Neighbouring seeds of runs must not give neighbouring seeds of lanes, or runs would share
-    games.  No two (seed, stream) with seeds below 50,000 have a lane in common.
+    games.  No two (seed, stream) with seeds below 50,000 have a lane in common, and none of them
+    has one in common with a run that was resumed.
 
     Args:
       seed: a run's seed, at least 0.
       stream: which of the run's pools, 0 to 3: training must not share games with evaluation.
+      resumed_at: step at which the run goes on; games that it began with must not come again.
     """
-    checks.at_least(0, seed=seed)
+    checks.at_least(0, seed=seed, resumed_at=resumed_at)
     checks.within(0, _STREAMS - 1, stream=stream)
     # envpool's seeds are 32 bits wide, the sign included.
-    return (seed * _STREAMS + stream) * _SEED_SPACING % (2**31 - _SEED_SPACING)
+    limit = 2**31 - _SEED_SPACING
+    if resumed_at == 0:
+        return (seed * _STREAMS + stream) * _SEED_SPACING % limit
+    # The blocks that are left above those of the first 50,000 seeds.
+    free = range(_APART * _STREAMS, limit // _SEED_SPACING)
+    mixed = np.random.SeedSequence([seed, stream, resumed_at]).generate_state(1, np.uint64)[0]
+    return free[int(mixed) % len(free)] * _SEED_SPACING
 
 
 class Atari:
@@ -104,6 +113,7 @@ class Atari:
 
     frame_shape = FRAME_SHAPE
     frame_dtype = np.uint8
+    fps = 60 // EMULATOR["frame_skip"]  # of films that are as fast as the console
 
     def __init__(
         self,
@@ -112,6 +122,7 @@ class Atari:
         num_lanes: int = 1,
         seed: int = 0,
         stream: int = 0,
+        resumed_at: int = 0,
         log_rewards: bool = True,
         life_loss_is_terminal: bool = True,
         noop_max: int = 30,
@@ -126,6 +137,7 @@ class Atari:
           num_lanes: games played side by side.
           seed: the run's; see `first_lane_seed`.
           stream: which of the run's pools this is.
+          resumed_at: step at which the run goes on, 0 for a new one.
           log_rewards: `reward` is the `log_reward` of the game's; otherwise it is the game's.
           life_loss_is_terminal: losing a life is discount 0.
           noop_max: an episode begins with 1 to that many no-ops.
@@ -140,16 +152,17 @@ class Atari:
         checks.at_least(0, num_threads=num_threads)
         checks.at_most(MAX_LANES, num_lanes=num_lanes)
         check_game(game)
-        self.game = game
+        self.name = game
         self.num_lanes = num_lanes
         # Demonstrations must be transformed alike.
         self.transform_reward = log_reward if log_rewards else None
-        self._life_loss_is_terminal = life_loss_is_terminal
+        self.life_loss_is_terminal = life_loss_is_terminal
+        self.preprocessing = {"by": "envpool", **EMULATOR}
         self._pool = _envpool().make(
             f"{game}-v5",
             env_type="gymnasium",
             num_envs=num_lanes,
-            seed=first_lane_seed(seed, stream),
+            seed=first_lane_seed(seed, stream, resumed_at),
             stack_num=1,
             noop_max=noop_max,
             max_episode_steps=max_episode_steps,
@@ -180,7 +193,7 @@ class Atari:
         # envpool would read whatever lies there.
         if actions.min() < 0 or actions.max() >= self.num_actions:
             raise ValueError(
-                f"actions must lie in 0 .. {self.num_actions - 1} in {self.game}, but are {actions}"
+                f"actions must lie in 0 .. {self.num_actions - 1} in {self.name}, but are {actions}"
             )
         frame, _, terminated, truncated, info = self._pool.step(actions.astype(np.int32))
         return self._show(
@@ -210,7 +223,7 @@ class Atari:
     ) -> HostStep:
         lives = info["lives"].astype(np.int32)
         ends_value = over | is_first
-        if self._life_loss_is_terminal and self._previous is not None:
+        if self.life_loss_is_terminal and self._previous is not None:
             ends_value |= lives < self._previous.lives
         score_reward = np.where(is_first, 0, score_reward).astype(np.float32)
         transform = self.transform_reward

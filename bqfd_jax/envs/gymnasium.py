@@ -1,4 +1,4 @@
-"""Any gymnasium environment with discrete actions, in batches: the only module that knows it.
+"""Any gymnasium environment with discrete actions, in batches.
 
 gymnasium's vector environments begin new episodes by themselves, in one of two ways.  With
 `NEXT_STEP` the step after an episode's last ignores its action and returns the reset; that is what
@@ -8,40 +8,20 @@ lanes of a vector environment step together.  So it takes one step that nobody s
 reset again, alone.
 """
 
-import difflib
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from bqfd_jax import checks
+from bqfd_jax.envs import gym_making
 from bqfd_jax.envs.host import HostEnvironmentError
 from bqfd_jax.types import HostStep
 
 # What jax would make of them anyway.  Truth values become numbers that are no grey levels.
 FRAME_DTYPES = {"float64": np.float32, "int64": np.int32, "uint64": np.int32, "bool": np.int8}
 
-
-def environments() -> tuple[str, ...]:
-    """Ids of all environments that are registered."""
-    return tuple(sorted(_gymnasium().registry))
-
-
-def time_limit(env: str) -> int | None:
-    """Steps after which episodes of an environment are truncated; None: never."""
-    gymnasium = _gymnasium()
-    # `make` imports the module that an id may name, `spec` does not.
-    module, _, name = env.rpartition(":")
-    if module:
-        importlib.import_module(module)
-    # It also takes the latest version of an id that names none.
-    registration = importlib.import_module("gymnasium.envs.registration")
-    namespace, plain, version = registration.parse_env_id(name)
-    if version is None:
-        version = registration.find_highest_version(namespace, plain)
-        name = registration.get_env_id(namespace, plain, version)
-    return gymnasium.spec(name).max_episode_steps
+_DEFAULT_FPS = 30  # of films
 
 
 class GymVector:
@@ -57,6 +37,7 @@ class GymVector:
         *,
         seed: int = 0,
         stream: int = 0,
+        resumed_at: int = 0,
         transform_reward: Callable[[np.ndarray], np.ndarray] | None = None,
         wrappers: Sequence[Callable[[Any], Any]] = (),
         max_episode_steps: int | None = None,
@@ -67,11 +48,15 @@ class GymVector:
         """Makes the environments, or takes over those that are given.
 
         Args:
-          env: an id for `gymnasium.make_vec`, or a `gymnasium.vector.VectorEnv`.
-          num_lanes: environments side by side, 1 unless given; a vector environment has its own.
+          env: an id for `gymnasium.make_vec`, a `gymnasium.vector.VectorEnv`, a single
+            `gymnasium.Env`, or a function that makes one.
+          num_lanes: environments side by side, 1 unless given; a vector environment has its own,
+            and a single one is one.
           seed: of the first resets; no two lanes, seeds or streams have the same.
           stream: which of a run's environments these are: training must not share its episodes'
             beginnings with evaluation.
+          resumed_at: step at which a run goes on, so that it does not begin as before; 0 for a new
+            one.
           transform_reward: from the rewards `[L]` to those that are learnt from.
           wrappers: applied to each single environment, the first one innermost; ids only.
           max_episode_steps: after which an episode is truncated, if not the environment's own; ids
@@ -83,28 +68,27 @@ class GymVector:
         Raises:
           ValueError: there is no such environment, or it is of a kind that cannot be learnt here.
         """
-        checks.at_least(0, seed=seed, stream=stream)
-        made_here = {
-            "wrappers": wrappers,
-            "max_episode_steps": max_episode_steps,
-            "vectorization_mode": vectorization_mode,
-            "render": render,
-            "options": options,
-        }
-        if isinstance(env, str):
-            self._env = _make(env, 1 if num_lanes is None else num_lanes, **made_here)
-        else:
-            self._env = _check_given(env, num_lanes, made_here)
-        self.name = env if isinstance(env, str) else _name(env)
+        checks.at_least(0, seed=seed, stream=stream, resumed_at=resumed_at)
+        self._env = gym_making.make_vector(
+            env,
+            num_lanes,
+            wrappers=wrappers,
+            max_episode_steps=max_episode_steps,
+            vectorization_mode=vectorization_mode,
+            render=render,
+            options=options,
+        )
+        self.name = env if isinstance(env, str) else gym_making.name_of(self._env)
         self.num_lanes = int(self._env.num_envs)
-        actions = _check_actions(self.name, self._env.single_action_space)
+        actions = gym_making.check_actions(self.name, self._env.single_action_space)
         self.num_actions, self._first_action = int(actions.n), int(actions.start)
-        space = _check_observations(self.name, self._env.single_observation_space)
+        space = gym_making.check_observations(self.name, self._env.single_observation_space)
         self.frame_shape = tuple(space.shape)
         self.frame_dtype = np.dtype(FRAME_DTYPES.get(space.dtype.name, space.dtype))
-        self._resets_itself = _resets_on_next_step(self.name, self._env)
+        self._resets_itself = gym_making.resets_on_next_step(self.name, self._env)
         self.transform_reward = transform_reward
-        self._seed: Any = _seeds(self._env, self.num_lanes, seed, stream)
+        self.fps = self._env.metadata.get("render_fps") or _DEFAULT_FPS
+        self._seed: Any = gym_making.seeds_of(self._env, seed, stream, resumed_at)
         self._ended: np.ndarray | None = None  # [L] bool, at the newest step
         self._time = 0
 
@@ -165,7 +149,7 @@ class GymVector:
             for lane in np.flatnonzero(self._ended):
                 frame[lane] = info["final_obs"][lane]
         if is_first.any():
-            # Of a copy, for the environment may take the mask out of it.
+            # Of a copy, because the environment may take the mask out of it.
             fresh, _ = self._call("reset", self._env.reset, options={"reset_mask": is_first.copy()})
             others = ~is_first & ~self._ended
             if not np.array_equal(np.asarray(fresh)[others], frame[others], equal_nan=True):
@@ -226,133 +210,3 @@ class GymVector:
             raise HostEnvironmentError(
                 f"{self.name} failed in {what} number {self._time}: {type(error).__name__}: {error}"
             ) from error
-
-
-# --- What can be learnt here, and what cannot ---
-
-
-def _check_actions(name: str, space: Any) -> Any:
-    spaces = _gymnasium().spaces
-    if isinstance(space, spaces.Discrete):
-        return space
-    advice = "only discrete actions can be learnt here"
-    if isinstance(space, spaces.Box):
-        advice += "; cut continuous ones into a few (gymnasium.wrappers.DiscretizeAction)"
-    elif isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
-        advice += "; number all combinations in a wrapper, if they are few"
-    raise ValueError(f"{name} has actions {space}, but {advice}")
-
-
-def _check_observations(name: str, space: Any) -> Any:
-    spaces = _gymnasium().spaces
-    if not isinstance(space, spaces.Box):
-        raise ValueError(
-            f"{name} has observations {space}, but only one array (Box) can be learnt from; wrap "
-            "each environment in gymnasium.wrappers.FlattenObservation, or pick one array of it"
-        )
-    if space.dtype.kind not in "uifb":
-        raise ValueError(f"{name} has observations of {space.dtype}, which are no numbers")
-    if not 1 <= len(space.shape) <= 3 or 0 in space.shape:
-        raise ValueError(
-            f"{name} has observations of shape {list(space.shape)}, but they must be vectors or "
-            "images, of at most three axes"
-        )
-    return space
-
-
-def _resets_on_next_step(name: str, env: Any) -> bool:
-    modes = _gymnasium().vector.AutoresetMode
-    mode = env.metadata.get("autoreset_mode")
-    if mode in (modes.NEXT_STEP, modes.SAME_STEP):
-        return mode == modes.NEXT_STEP
-    raise ValueError(
-        f"{name} has the autoreset_mode {mode}, but must begin new episodes by itself: make it "
-        "with AutoresetMode.NEXT_STEP, and have its metadata say so"
-    )
-
-
-def _check_given(env: Any, num_lanes: int | None, made_here: dict[str, Any]) -> Any:
-    gymnasium = _gymnasium()
-    if isinstance(env, gymnasium.Env):
-        raise ValueError(
-            f"{env} is a single environment; give its id, or put it into a "
-            "gymnasium.vector.SyncVectorEnv([make_it, ...])"
-        )
-    if not isinstance(env, gymnasium.vector.VectorEnv):
-        raise ValueError(f"{env!r} is neither an environment's id nor a gymnasium.vector.VectorEnv")
-    for name, value in made_here.items():
-        if value:
-            raise ValueError(f"{name} can be given only with an id; the environment is made")
-    if num_lanes is not None and num_lanes != env.num_envs:
-        raise ValueError(f"num_lanes is {num_lanes}, but the environment has {env.num_envs}")
-    return env
-
-
-def _make(
-    name: str,
-    num_lanes: int,
-    *,
-    wrappers: Sequence[Callable[[Any], Any]],
-    max_episode_steps: int | None,
-    vectorization_mode: str | None,
-    render: bool,
-    options: dict[str, Any] | None,
-) -> Any:
-    gymnasium = _gymnasium()
-    checks.at_least(1, num_lanes=num_lanes, max_episode_steps=max_episode_steps)
-    if wrappers and vectorization_mode is None:
-        # Batched forms of an environment cannot be wrapped one by one.
-        vectorization_mode = "sync"
-    arguments = dict(options or {})
-    if max_episode_steps is not None:
-        arguments["max_episode_steps"] = max_episode_steps
-    if render:
-        arguments["render_mode"] = "rgb_array"
-    try:
-        return gymnasium.make_vec(
-            name,
-            num_envs=num_lanes,
-            vectorization_mode=vectorization_mode,
-            wrappers=list(wrappers) or None,
-            **arguments,
-        )
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise ValueError(f"{name} needs a package that is missing: {error}") from error
-    except (gymnasium.error.Error, ImportError) as error:
-        close = difflib.get_close_matches(name, environments(), n=3, cutoff=0.7)
-        hint = f"; did you mean {' or '.join(close)}?" if close and name not in close else ""
-        raise ValueError(f"no environment {name!r} can be made: {error}{hint}") from error
-    except Exception as error:
-        # Whatever its own code raises for arguments that it does not take.
-        raise ValueError(f"{name} cannot be made: {type(error).__name__}: {error}") from error
-
-
-def _name(env: Any) -> str:
-    spec = getattr(env, "spec", None) or getattr(getattr(env, "envs", [None])[0], "spec", None)
-    return spec.id if spec is not None else type(env.unwrapped).__name__
-
-
-def _seeds(env: Any, num_lanes: int, seed: int, stream: int) -> int | list[int]:
-    """One for each lane, far from those of other seeds and streams, or one for all."""
-    vector = _gymnasium().vector
-    words = np.random.SeedSequence([seed, stream]).generate_state(num_lanes)
-    seeds = (words >> 1).tolist()
-    # Batched forms of an environment have a single generator.
-    single = isinstance(env.unwrapped, vector.SyncVectorEnv | vector.AsyncVectorEnv)
-    return seeds if single else seeds[0]
-
-
-_MISSING = "this needs gymnasium, which is not installed: pip install 'bqfd-jax[gym]'"
-
-
-def _gymnasium() -> Any:
-    try:
-        import gymnasium
-    except ImportError as error:
-        raise ImportError(_MISSING) from error
-    if not hasattr(gymnasium.vector, "AutoresetMode"):
-        raise ImportError(
-            f"this needs gymnasium 1.1 or later, but {gymnasium.__version__} is installed: "
-            "pip install -U gymnasium"
-        )
-    return gymnasium

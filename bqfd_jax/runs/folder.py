@@ -121,4 +121,3 @@ def _differences(stored: Any, given: Any, where: str = "") -> Iterator[str]:
             yield from _differences(stored.get(key), given.get(key), nested)
     elif stored != given:
         yield f"{where}: was {json.dumps(stored)}, now {json.dumps(given)}"
-

@@ -3,6 +3,7 @@
 It is strict JSON: NaN and infinities become null, numpy and jax values numbers and lists.
 """
 
+import importlib.util
 import json
 import os
 import warnings
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bqfd_jax.files import FileError, plain
+from bqfd_jax.runs.errors import UsageError
 
 
 class MetricsWriter:
@@ -140,6 +142,12 @@ def _step_after(path: Path) -> int:
     """The first step not in the file, from which TensorBoard is to forget an earlier attempt."""
     steps = [row["step"] for row in read_jsonl(path) if row.get("step") is not None]
     return int(steps[-1]) + 1 if steps else 0
+
+
+def check_tensorboard(wanted: bool) -> None:
+    """Raises `UsageError` if TensorBoard files are wanted and cannot be written."""
+    if wanted and importlib.util.find_spec("tensorboardX") is None:
+        raise UsageError("--tensorboard needs the extra: pip install 'bqfd-jax[tensorboard]'")
 
 
 def _summary_writer_class() -> Any:

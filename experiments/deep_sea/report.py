@@ -1,15 +1,14 @@
 """What a DeepSea run tells in the end: its summary, a table and the pictures."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bqfd_jax.envs.deep_sea_values import is_optimal
 from bqfd_jax.runs import plots
 
-if TYPE_CHECKING:
-    from experiments.deep_sea.__main__ import Config
+from .config import Config
 
 
 class Result(NamedTuple):
@@ -19,12 +18,9 @@ class Result(NamedTuple):
     visit_weights: np.ndarray | None  # [runs, episodes], BQfD only
     q: np.ndarray  # [runs, N, N, 2]
     seconds: float
-    metrics_position: int  # where the agent's rows end in metrics.jsonl
 
 
-def summarise(
-    config: "Config", best: dict[str, float], results: dict[str, Result]
-) -> dict[str, Any]:
+def summarise(config: Config, best: dict[str, float], results: dict[str, Result]) -> dict[str, Any]:
     """The content of `summary.json`; `best` is the optimal return of each case."""
     seconds = sum(result.seconds for result in results.values())
     steps = len(results) * len(config.cases) * config.seeds * config.size * config.episodes
@@ -85,7 +81,7 @@ def _episode(number: float) -> str:
     return "never" if np.isinf(number) else f"{number:g}"
 
 
-def draw(config: "Config", best: dict[str, float], results: dict[str, Result], out: Path) -> None:
+def draw(config: Config, best: dict[str, float], results: dict[str, Result], out: Path) -> None:
     """The pictures of the run folder."""
 
     def by_case(per_run: np.ndarray) -> dict[str, np.ndarray]:

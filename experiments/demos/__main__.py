@@ -6,26 +6,24 @@ python -m experiments.demos import --from atari-head PATH --game Breakout --out 
 python -m experiments.demos show breakout.npz --check
 """
 
+from collections.abc import Sequence
+
 import tyro
 
 from bqfd_jax.runs.folder import run_main
-from experiments.demos.bring import import_demonstration
-from experiments.demos.plan import plan
-from experiments.demos.record import record
-from experiments.demos.show import show
+
+from .import_files import import_demonstration
+from .plan import plan
+from .record import record
+from .show import show
+
+COMMANDS = {"record": record, "plan": plan, "import": import_demonstration, "show": show}
 
 
-def main() -> None:
-    """Runs the command that the command line names."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command that the arguments name; those of the command line unless given."""
     tyro.extras.subcommand_cli_from_dict(
-        {
-            "record": record,
-            "plan": plan,
-            "import": import_demonstration,
-            "show": show,
-        },
-        description=__doc__,
-        prog="python -m experiments.demos",
+        COMMANDS, args=arguments, description=__doc__, prog="python -m experiments.demos"
     )
 
 

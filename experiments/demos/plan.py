@@ -1,4 +1,4 @@
-"""The command `plan`: has the planner make a demonstration and checks that it replays."""
+"""The command `plan`: has the planner make a demonstration and checks that it plays back."""
 
 import dataclasses
 import os
@@ -23,8 +23,8 @@ class PlanConfig:
     """What to plan, and where to put it."""
 
     game: str
-    """Which game, such as Breakout or MsPacman. A few have hints in `bqfd_jax/demos/shaping.py`;
-    all others are planned by score and lives alone."""
+    """Which game, such as Breakout or MsPacman. A few have hints in
+    `bqfd_jax/demos/making/shaping.py`; all others are planned by score and lives alone."""
     skill: float = planning.DEFAULT_SKILL
     """From 0 (clumsy, little better than random) to 1 (superhuman). Time grows with it."""
     steps: int = 6_000
@@ -83,7 +83,7 @@ def _check(config: PlanConfig, out: Path) -> None:
             seed=config.seed,
             episodes=config.episodes,
         )
-        # What only ale-py has could not be replayed.
+        # What only ale-py has could not be played back.
         if _has_envpool():
             atari.check_game(config.game)
     except (ValueError, ImportError) as error:
@@ -111,11 +111,11 @@ def _announce(config: PlanConfig, out: Path) -> None:
     print(
         f"Planning {config.steps:,} steps of {config.game} with skill {config.skill:g}: "
         f"{how.population} copies of the game, {least:,} simulated steps. That takes {needed}.\n"
-        f"Then the result is replayed and written to {out}. Ctrl-C keeps what is planned by then."
+        f"Then the result is played back and written to {out}. Ctrl-C keeps what there is."
     )
 
 
-def _search(config: PlanConfig) -> demos.Demonstration:
+def _search(config: PlanConfig) -> demos.ActionDemonstration:
     started = time.perf_counter()
     with (
         tqdm(total=config.steps, unit="step", desc=config.game) as bar,
@@ -148,26 +148,26 @@ def _search(config: PlanConfig) -> demos.Demonstration:
     return demonstration
 
 
-def _verify(demonstration: demos.Demonstration) -> demos.Demonstration:
-    """Notes the hash of the frames, for whoever replays it later."""
+def _verify(demonstration: demos.ActionDemonstration) -> demos.ActionDemonstration:
+    """Notes the hash of the frames, for whoever plays it back later."""
     if not _has_envpool():
         print(
-            "Not replayed: envpool is not installed (pip install 'bqfd-jax[atari]'). The file gets "
-            "no hash of its frames, and is checked by its scores when it is used."
+            "Not played back: envpool is not installed (pip install 'bqfd-jax[atari]'). The file "
+            "gets no hash of its frames, and is checked by its scores when it is used."
         )
         return demonstration
-    print("Replaying it ...", flush=True)
+    print("Playing it back ...", flush=True)
     try:
-        rows = demos.replay(demonstration, gamma=1.0)
+        rows = demos.play(demonstration, gamma=1.0)
     except demos.DemonstrationError as error:
         raise RunError(f"{error}. Nothing was saved.") from error
-    print(f"It replays in envpool {atari.envpool_version()} with the same scores.")
+    print(f"It plays back in envpool {atari.envpool_version()} with the same scores.")
     return dataclasses.replace(
         demonstration, frame_hash=demos.frame_hash(rows), envpool=atari.envpool_version()
     )
 
 
-def _save(demonstration: demos.Demonstration, out: Path) -> None:
+def _save(demonstration: demos.ActionDemonstration, out: Path) -> None:
     try:
         demos.save(demonstration, out)
     except OSError as error:

@@ -15,9 +15,10 @@ from pathlib import Path
 from bqfd_jax.demos.making import recording
 from bqfd_jax.envs import atari
 from bqfd_jax.runs.folder import UsageError
-from experiments.demos.__main__ import server as record_server
-from experiments.demos.files import Files
-from experiments.demos.server import HOST, Recorder, say
+
+from . import server
+from .recordings import Files
+from .server import HOST, Recorder, say
 
 
 def record(
@@ -44,7 +45,7 @@ def record(
     try:
         session = recording.Session(game, wanted_steps=steps)
         atari.envpool_version()
-        record_server.websockets_server()
+        server.websockets_server()
     except (ValueError, ImportError) as error:
         raise UsageError(str(error)) from error
     files = Files(out or Path(f"{game}-{datetime.now():%Y%m%d-%H%M%S}.npz"))
@@ -60,7 +61,7 @@ def _listen(port: int) -> socket.socket:
     if not 0 <= port < 2**16:
         raise UsageError(f"--port is {port}, but must lie in 0 .. 65535")
     try:
-        return record_server.listen(port)
+        return server.listen(port)
     except OSError as error:
         raise UsageError(
             f"cannot serve on port {port}: {error.strerror or error}; --port 0 takes a free one"
@@ -71,7 +72,7 @@ async def _serve(recorder: Recorder, listening: socket.socket, *, open_browser: 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     port = listening.getsockname()[1]
-    async with record_server.start(recorder, listening):
+    async with server.start(recorder, listening):
         url = f"http://{HOST}:{port}/?token={recorder.token}"
         _greet(url, port)
         # A closed terminal or a lost ssh connection too must not cost what was played.

@@ -13,8 +13,9 @@ from typing import Any
 from bqfd_jax.demos import DemonstrationError
 from bqfd_jax.demos.making import recording
 from bqfd_jax.runs.folder import RunError
-from experiments.demos.__main__ import door as record_door
-from experiments.demos.files import Files, describe
+
+from . import access
+from .recordings import Files, describe
 
 HOST = "127.0.0.1"
 MAX_MESSAGE = 512  # bytes; all that a page has to say is shorter
@@ -40,8 +41,8 @@ class Recorder:
         self.shown = self._seen = 0  # numbers of states sent, and known to be on the screen
 
     def answer(self, connection: Any, request: Any) -> Any:
-        """Answers a request; see `record_door.answer`."""
-        return record_door.answer(request, self.token)
+        """Answers a request; see `access.answer`."""
+        return access.answer(request, self.token)
 
     async def handle(self, connection: Any) -> None:
         """Plays with whoever connected, until they leave."""
@@ -192,13 +193,13 @@ class Recorder:
     def _begin_save(self) -> None:
         if self._save_task is not None and not self._save_task.done():
             return
-        self._save = {"status": "saving", "text": "Saving, and replaying it as a check …"}
+        self._save = {"status": "saving", "text": "Saving, and playing it back as a check …"}
         self._save_task = asyncio.create_task(self._do_save())
 
     async def _do_save(self) -> None:
         try:
             played = self._session.demonstration()
-            # Not here: a replay takes seconds, in which nobody would be answered.
+            # Not here: playing it back takes seconds, in which nobody would be answered.
             saved = await asyncio.to_thread(self._files.save, played)
         except Exception as error:
             self._save = {"status": "failed", "text": self._failure(error)}
@@ -239,7 +240,7 @@ class Recorder:
             return
         if self._files.has(played):
             return
-        say("Saving, and replaying it as a check ...")
+        say("Saving, and playing it back as a check ...")
         try:
             say(describe(self._files.save(played), self._files.path))
         except (DemonstrationError, OSError) as error:

@@ -42,7 +42,7 @@ def show(config: Annotated[ShowConfig, tyro.conf.arg(name="")]) -> None:
     demonstration = _load(config)
     try:
         # What was played before must not be trusted where it is to be checked.
-        rows = (check if config.check else _as_played)(demonstration)
+        rows = demos.to_rows(demonstration, **_AS_PLAYED, anew=config.check)
     except (ValueError, ImportError) as error:
         raise UsageError(f"{config.file}: {error}") from error
     print(describe(demonstration, rows))
@@ -68,25 +68,14 @@ def show(config: Annotated[ShowConfig, tyro.conf.arg(name="")]) -> None:
 _AS_PLAYED = {"gamma": 1.0, "log_rewards": False, "life_loss_is_terminal": False}
 
 
-def _as_played(demonstration: demos.AnyDemonstration) -> Row:
-    return demos.to_rows(demonstration, **_AS_PLAYED)
-
-
-def check(demonstration: demos.AnyDemonstration) -> Row:
-    """Plays a list of actions anew, which compares it; frames were compared when they were read."""
-    if isinstance(demonstration, demos.Demonstration):
-        return demos.replay(demonstration, **_AS_PLAYED)
-    return demos.frame_rows(demonstration, **_AS_PLAYED)
-
-
-def _what_was_checked(demonstration: demos.AnyDemonstration) -> str:
-    if isinstance(demonstration, demos.Demonstration):
+def _what_was_checked(demonstration: demos.Demonstration) -> str:
+    if isinstance(demonstration, demos.ActionDemonstration):
         hashed = "and frames are" if demonstration.frame_hash else "are (it has no hash of frames)"
         return f"played anew, scores, ends {hashed} as it says"
     return "its contents fit its checksum, and its episodes are whole"
 
 
-def _load(config: ShowConfig) -> demos.AnyDemonstration:
+def _load(config: ShowConfig) -> demos.Demonstration:
     try:
         if config.file in ("default", "strong") and not Path(config.file).exists():
             if config.game is None:
@@ -99,7 +88,7 @@ def _load(config: ShowConfig) -> demos.AnyDemonstration:
         raise UsageError(str(error)) from error
 
 
-def _place(config: ShowConfig, demonstration: demos.AnyDemonstration) -> tuple[Path, str]:
+def _place(config: ShowConfig, demonstration: demos.Demonstration) -> tuple[Path, str]:
     file = Path(config.file)
     if file.exists():
         return config.out or file.parent, file.stem
@@ -109,9 +98,9 @@ def _place(config: ShowConfig, demonstration: demos.AnyDemonstration) -> tuple[P
 # --- Text ---
 
 
-def describe(demonstration: demos.AnyDemonstration, rows: Row) -> str:
+def describe(demonstration: demos.Demonstration, rows: Row) -> str:
     """A demonstration as text."""
-    kind = "actions" if isinstance(demonstration, demos.Demonstration) else "frames"
+    kind = "actions" if isinstance(demonstration, demos.ActionDemonstration) else "frames"
     lengths, scores = demonstration.episode_lengths, demonstration.scores
     lines = [
         f"{demonstration.game}, {demonstration.name!r}: {len(demonstration.actions):,} steps in "
@@ -155,7 +144,7 @@ def _reward_lines(rewards: list[np.ndarray]) -> list[str]:
     ]
 
 
-def _action_lines(demonstration: demos.AnyDemonstration) -> list[str]:
+def _action_lines(demonstration: demos.Demonstration) -> list[str]:
     meaning = demonstration.action_meaning
     num_actions = getattr(demonstration, "num_actions", None) or len(meaning)
     counts = np.bincount(demonstration.actions, minlength=num_actions)
@@ -175,7 +164,7 @@ def _is_picture(rows: Row) -> bool:
     return rows.frame.dtype == np.uint8 and rows.frame.ndim in (3, 4)
 
 
-def _write_sheet(path: Path, demonstration: demos.AnyDemonstration, rows: Row) -> bool:
+def _write_sheet(path: Path, demonstration: demos.Demonstration, rows: Row) -> bool:
     title = f"{demonstration.game}, {demonstration.name}"
     if not _is_picture(rows):
         plots.observation_lines(path, rows.frame.reshape(len(rows.frame), -1), title=title)
@@ -199,7 +188,7 @@ def _write_sheet(path: Path, demonstration: demos.AnyDemonstration, rows: Row) -
     return True
 
 
-def _write_film(path: Path, demonstration: demos.AnyDemonstration, rows: Row) -> bool:
+def _write_film(path: Path, demonstration: demos.Demonstration, rows: Row) -> bool:
     del demonstration
     if not _is_picture(rows):
         return False

@@ -1,15 +1,14 @@
 """What the map of expert quality tells: regrets, their statistics, a table and the pictures."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bqfd_jax.runs import plots
 from bqfd_jax.runs.statistics import bootstrap_interval, is_best, share_best
 
-if TYPE_CHECKING:
-    from experiments.expert_quality.__main__ import Config
+from .config import Config
 
 TITLES = {
     "bqfd": "BQfD",
@@ -35,7 +34,7 @@ class Maps(NamedTuple):
     repeated: frozenset[str]  # agents whose cells are copies
 
 
-def make_maps(config: "Config", optimal: dict[str, float], returns: dict[str, np.ndarray]) -> Maps:
+def make_maps(config: Config, optimal: dict[str, float], returns: dict[str, np.ndarray]) -> Maps:
     """From returns `[cells, seeds, episodes]` of every agent to maps of regrets."""
     shape = (len(config.cases), len(config.qualities), len(config.quantities))
     best = np.array([optimal[case] for case in config.cases])[:, None, None, None, None]
@@ -53,7 +52,7 @@ def make_maps(config: "Config", optimal: dict[str, float], returns: dict[str, np
     return Maps(optimal, whole, late, frozenset(repeated))
 
 
-def summarise(config: "Config", maps: Maps, seconds: dict[str, float]) -> dict[str, Any]:
+def summarise(config: Config, maps: Maps, seconds: dict[str, float]) -> dict[str, Any]:
     """The content of `summary.json`."""
     return {
         "size": config.size,
@@ -71,7 +70,7 @@ def summarise(config: "Config", maps: Maps, seconds: dict[str, float]) -> dict[s
     }
 
 
-def _describe(config: "Config", maps: Maps, regret: dict[str, np.ndarray]) -> dict[str, Any]:
+def _describe(config: Config, maps: Maps, regret: dict[str, np.ndarray]) -> dict[str, Any]:
     """All that is said of one kind of regret; `by_cell` has what the rest is made of."""
     parts = {"all": slice(None)} | {case: slice(i, i + 1) for i, case in enumerate(config.cases)}
     agents = tuple(regret)
@@ -171,7 +170,7 @@ def _percent(share: str) -> str:
     return f"{100 * float(share):g}%"
 
 
-def draw(config: "Config", maps: Maps, summary: dict[str, Any], out: Path) -> None:
+def draw(config: Config, maps: Maps, summary: dict[str, Any], out: Path) -> None:
     """The pictures of the run folder."""
     names = {
         "row_names": [quality_name(quality) for quality in config.qualities],
@@ -215,7 +214,7 @@ def draw(config: "Config", maps: Maps, summary: dict[str, Any], out: Path) -> No
 
 
 def _slices(
-    config: "Config", maps: Maps, regret: dict[str, np.ndarray], axis: str
+    config: Config, maps: Maps, regret: dict[str, np.ndarray], axis: str
 ) -> dict[str, dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
     """Interquartile means and intervals along one axis of the map, over all of the other."""
     panels: dict[str, dict[str, Any]] = {}

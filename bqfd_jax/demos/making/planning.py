@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bqfd_jax import checks
-from bqfd_jax.demos.demonstration import Demonstration
+from bqfd_jax.demos.demonstration import ActionDemonstration
 from bqfd_jax.demos.making import shaping
 from bqfd_jax.demos.making.shaping import Shaping
 from bqfd_jax.envs import ale, atari
@@ -114,7 +114,7 @@ def plan(
     seed: int = 0,
     episodes: int | None = None,
     on_progress: Callable[[Progress], bool | None] = lambda _: None,
-) -> Demonstration:
+) -> ActionDemonstration:
     """Makes a demonstration; the same arguments always make the same one.
 
     Args:
@@ -127,7 +127,7 @@ def plan(
         returns what there is by then.
 
     Returns:
-      The demonstration, not yet replayed: without a hash of its frames.
+      The demonstration, not yet played back: without a hash of its frames.
     """
     check(game, skill=skill, steps=steps, seed=seed, episodes=episodes)
     how = settings(game, skill=skill)
@@ -164,7 +164,7 @@ def plan(
         "stopped_early": stopped,
         "ale_py": ale.version(),
     }
-    return Demonstration(
+    return ActionDemonstration(
         game=game,
         actions=np.concatenate([done.actions for done in games]),
         episode_lengths=np.array([len(done.actions) for done in games], np.int32),

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bqfd_jax import checks
-from bqfd_jax.demos.demonstration import Demonstration
+from bqfd_jax.demos.demonstration import ActionDemonstration
 from bqfd_jax.demos.errors import DemonstrationError
-from bqfd_jax.demos.playback import frame_hash, replay
+from bqfd_jax.demos.playback import frame_hash, play
 from bqfd_jax.envs import ale, atari
 
 KEYS = ("up", "down", "left", "right", "fire")
@@ -268,7 +268,7 @@ class Session:
         back = " Undo brings the dropped game back." if self._dropped else ""
         self.pause(f"A new game. Press a key to begin.{back}")
 
-    def demonstration(self, *, name: str = "") -> Demonstration:
+    def demonstration(self, *, name: str = "") -> ActionDemonstration:
         """All that was played, not checked; see `verified`.
 
         Raises:
@@ -277,7 +277,7 @@ class Session:
         games = [game for game in self._games() if game.actions]
         if not games:
             raise DemonstrationError("nothing was played yet")
-        return Demonstration(
+        return ActionDemonstration(
             game=self.game,
             actions=np.array([action for game in games for action in game.actions], np.uint8),
             episode_lengths=np.array([len(game.actions) for game in games], np.int32),
@@ -344,7 +344,7 @@ class Session:
             self._advance(action)
 
 
-def verified(demonstration: Demonstration) -> Demonstration:
+def verified(demonstration: ActionDemonstration) -> ActionDemonstration:
     """Plays a demonstration where training does, and notes the frames that came of it.
 
     Raises:
@@ -352,12 +352,12 @@ def verified(demonstration: Demonstration) -> Demonstration:
     """
     return dataclasses.replace(
         demonstration,
-        frame_hash=frame_hash(replay(demonstration, gamma=1.0)),
+        frame_hash=frame_hash(play(demonstration, gamma=1.0)),
         envpool=atari.envpool_version(),
     )
 
 
-def continues(later: Demonstration, earlier: Demonstration) -> bool:
+def continues(later: ActionDemonstration, earlier: ActionDemonstration) -> bool:
     """Whether all that was played in one was played in the other, from its beginning."""
     length, games = len(earlier.actions), len(earlier.episode_lengths)
     return bool(

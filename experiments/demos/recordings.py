@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from bqfd_jax import demos
-from bqfd_jax.demos import Demonstration
+from bqfd_jax.demos import ActionDemonstration
 from bqfd_jax.demos.making import recording
 from bqfd_jax.runs.folder import UsageError
 
@@ -25,16 +25,16 @@ class Files:
             raise UsageError(f"--out {path} cannot be written; name a file in a folder of yours")
         self._wanted = path
         self.path: Path | None = None  # of the last one saved
-        self.saved: Demonstration | None = None
+        self.saved: ActionDemonstration | None = None
 
-    def save(self, demonstration: Demonstration) -> Demonstration:
-        """Writes a demonstration, then checks it by a replay and notes that in the file.
+    def save(self, demonstration: ActionDemonstration) -> ActionDemonstration:
+        """Writes a demonstration, then plays it back as a check and notes that in the file.
 
-        Written first, for the replay takes a while.  Whatever continues the last one saved takes
+        Written first, because playing takes a while.  Whatever continues the last one saved takes
         its place, anything else gets a new file.
 
         Raises:
-          DemonstrationError: it does not replay; the file is there all the same.
+          DemonstrationError: it does not play back; the file is there all the same.
         """
         self.write(demonstration)
         checked = recording.verified(dataclasses.replace(demonstration, name=self.path.stem))
@@ -42,7 +42,7 @@ class Files:
         self.saved = checked
         return checked
 
-    def write(self, demonstration: Demonstration) -> None:
+    def write(self, demonstration: ActionDemonstration) -> None:
         """Writes a demonstration that was not checked yet."""
         path = self.path
         if self.saved is None or not recording.continues(demonstration, self.saved):
@@ -55,7 +55,7 @@ class Files:
             raise
         self.path, self.saved = path, demonstration
 
-    def has(self, demonstration: Demonstration) -> bool:
+    def has(self, demonstration: ActionDemonstration) -> bool:
         """Whether that is what was last saved, and it was checked."""
         return (
             self.saved is not None
@@ -79,10 +79,10 @@ class Files:
                 number += 1
 
 
-def describe(saved: Demonstration, path: Path) -> str:
+def describe(saved: ActionDemonstration, path: Path) -> str:
     """What the player is told about a file that was checked."""
     scores = " + ".join(f"{score:,.0f}" for score in saved.scores)
     return (
-        f"Saved as {path}: {len(saved.actions):,} steps, and it replays to the same score, "
+        f"Saved as {path}: {len(saved.actions):,} steps, and it plays back to the same score, "
         f"{scores}."
     )

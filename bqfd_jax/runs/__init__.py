@@ -1,0 +1,1 @@
+"""What makes a run a run: config, folder, loop, checkpoints, metrics, reports, pictures."""

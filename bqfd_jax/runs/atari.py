@@ -1,0 +1,159 @@
+"""Runs on Atari games: their options and their world."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from bqfd_jax import checks, demos, networks
+from bqfd_jax.agents import presets
+from bqfd_jax.envs import atari
+from bqfd_jax.runs.config import RunConfig
+from bqfd_jax.runs.errors import UsageError
+from bqfd_jax.runs.worlds import MadeNetwork, kept_paths
+from bqfd_jax.streams import EnvStream
+from bqfd_jax.types import HostEnvironment
+
+_PACKAGED = ("default", "strong")
+
+
+@dataclasses.dataclass(frozen=True)
+class AtariConfig(RunConfig):
+    """An Atari game, a demonstration of it, and an agent that learns from both.
+
+    All steps are agent steps: 4 frames of the emulator each, counted over all games.
+    """
+
+    experiment: ClassVar[str] = "atari"
+    named_demonstrations: ClassVar[tuple[str, ...]] = ("none", "given", *_PACKAGED)
+    max_lanes: ClassVar[int] = atari.MAX_LANES
+    stack: ClassVar[int] = 4
+
+    game: str = "Freeway"
+    """Which game; any that envpool has. Demonstrations of six of them come with the package:
+    Breakout, ChopperCommand, Freeway, MsPacman, Seaquest, VideoPinball."""
+    preset: Literal["laptop", "paper"] = "laptop"
+    """Where all other defaults come from: `laptop` for 100,000 steps on a CPU, `paper` for the
+    paper's numbers and tens of millions of steps on an accelerator."""
+    demo: tuple[str, ...] = ("default",)
+    """The demonstrations, one or several: `default` or `strong` from the package, paths of files;
+    or `none`."""
+    steps: int = 100_000
+    learning_starts: int = 1_000
+    eval_period: int = 20_000
+    eval_epsilon: float = 0.001
+    eval_max_steps: int = 4_500
+    """Agent steps after which an evaluation episode is cut (900 are a minute of play)."""
+    final_steps: int = 20_000
+    checkpoint_period: int = 20_000
+    log_period: int = 1_000
+    log_rewards: bool = True
+    """Learn from sign(r) log(1 + |r|) instead of the game's reward r. Scores are always r."""
+    life_loss_is_terminal: bool = True
+    """What comes after a lost life does not count for what comes before."""
+    torso: Literal["nature", "patch"] = "patch"
+    """What sees the frames: `nature`, the paper's three convolutions, or `patch`, two layers for
+    about a quarter of the work."""
+    hidden: int = 256
+
+    @property
+    def title(self) -> str:
+        """The game."""
+        return self.game
+
+    @property
+    def preset_name(self) -> str:
+        """The one that was chosen."""
+        return self.preset
+
+    @classmethod
+    def of(cls, preset: str = "laptop", game: str = "Freeway") -> Self:
+        """All defaults of a preset; the paper's depend a little on the game."""
+        agents = {name: presets.agent_config(preset, name, game=game) for name in presets.AGENTS}
+        return cls(game=game, preset=preset, **presets.run_options(preset, game=game), **agents)
+
+    @classmethod
+    def defaults_for(cls, fields: dict[str, Any]) -> Self:
+        """Those of the preset and the game."""
+        return cls.of(fields["preset"], fields["game"])
+
+    def check(self) -> None:
+        """As for all runs, and whether there is such a game."""
+        super().check()
+        checks.one_of(tuple(networks.ATARI_TORSOS), torso=self.torso)
+        try:
+            atari.check_game(self.game)
+        except (ValueError, ImportError) as error:
+            raise UsageError(str(error)) from error
+
+
+class AtariWorld:
+    """Games by envpool, as the paper sees them."""
+
+    # 60 frames a second, one of four is seen.
+    fps = 15.0
+    film_scale = 2
+
+    def __init__(self, config: AtariConfig):
+        self._config = config
+
+    def example(self) -> HostEnvironment:
+        """A single game, with the rewards that are learnt from."""
+        return self._make(1, EnvStream.TRAINING)
+
+    def training(self, resumed_at: int = 0) -> HostEnvironment:
+        """The games that are trained on."""
+        return self._make(self._config.envs, EnvStream.TRAINING, resumed_at=resumed_at)
+
+    def evaluation(self, *, film: bool = False) -> HostEnvironment:
+        """Games that nobody learns from; episodes are whole games."""
+        config = self._config
+        return atari.Atari(
+            config.game,
+            num_lanes=1 if film else config.eval_episodes,
+            seed=config.seed,
+            stream=EnvStream.FILM if film else EnvStream.EVALUATION,
+            life_loss_is_terminal=False,
+            max_episode_steps=config.eval_max_steps,
+            render=film,
+        )
+
+    def make_network(self, env: HostEnvironment) -> MadeNetwork:
+        """The paper's network, or the smaller one."""
+        made_with = {"torso": self._config.torso, "hidden": self._config.hidden}
+        return MadeNetwork(networks.atari_network(env.num_actions, **made_with), made_with)
+
+    def no_film(self) -> None:
+        """Every game can be filmed."""
+
+    def load_demonstrations(self, folder: Path | None) -> Sequence[demos.Demonstration]:
+        """Those of the package by name, others from their files."""
+        config = self._config
+        if not config.shows_demonstrations:
+            return ()
+        given = folder is not None and config.demo == ("given",)
+        return [self._load(demo) for demo in (kept_paths(folder) if given else config.demo)]
+
+    def _load(self, demo: str | Path) -> demos.Demonstration:
+        try:
+            if demo in _PACKAGED:
+                return demos.load_named(self._config.game, demo)
+            return demos.load(demo, game=self._config.game)
+        except FileNotFoundError as error:
+            raise UsageError(
+                f"--demo {demo}: {error}; it must be default, strong, none or a file"
+            ) from error
+        except demos.DemonstrationError as error:
+            raise UsageError(f"--demo {demo}: {error}") from error
+
+    def _make(self, lanes: int, stream: EnvStream, **options: Any) -> atari.Atari:
+        config = self._config
+        return atari.Atari(
+            config.game,
+            num_lanes=lanes,
+            seed=config.seed,
+            stream=stream,
+            log_rewards=config.log_rewards,
+            life_loss_is_terminal=config.life_loss_is_terminal,
+            **options,
+        )

@@ -1,0 +1,185 @@
+"""What can be set in a run: the options that runs of every kind share."""
+
+import dataclasses
+import importlib.util
+import math
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from bqfd_jax import checks
+from bqfd_jax.agents.config import (
+    AgentConfig,
+    BootstrappedConfig,
+    BqfdConfig,
+    DqfdConfig,
+    PddDqnConfig,
+)
+from bqfd_jax.agents.presets import AGENTS, AgentName
+from bqfd_jax.runs.errors import UsageError
+from bqfd_jax.types import LearnerState, Params
+
+MAX_REPLAY_ROWS = 1_000_000
+# What may differ between a run and its continuation.
+_NOT_RESULT = ("out", "resume", "checkpoint_period", "keep_checkpoints", "tensorboard", "video")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """A run's options; every count is in agent steps, over all environments, unless it says so."""
+
+    experiment: ClassVar[str]  # what `config.json` says the folder is of
+    # What `demo` may name besides files; `given` were handed over and lie in the run folder.
+    named_demonstrations: ClassVar[tuple[str, ...]] = ("none", "given")
+    max_lanes: ClassVar[int] = 1_000
+    stack: ClassVar[int] = 1  # frames per observation
+
+    agent: AgentName = "bqfd"
+    """Which agent; its hyper-parameters are below, each agent's under its own name."""
+    seed: int = 0
+    """Decides all chance: networks, draws, exploration, how episodes begin."""
+    demo: tuple[str, ...] = ("none",)
+    """The demonstrations: paths of files, or `none`."""
+    steps: int = 50_000
+    """Length of the training, in agent steps."""
+    envs: int = 8
+    """Environments side by side."""
+    update_period: float = 2
+    """Agent steps, over all environments, per update; less than 1 for several updates per step."""
+    learning_starts: int = 500
+    """Agent steps before the first update (pre-training apart)."""
+    replay_rows: int = 0
+    """Agent steps that the replay remembers; 0: all of them, at most a million."""
+    eval_period: int = 2_500
+    """Agent steps between evaluations; 0: only one in the end."""
+    eval_episodes: int = 10
+    """Episodes per evaluation, played side by side."""
+    eval_epsilon: float = 0.0
+    """Probability of a random action in evaluations."""
+    eval_max_steps: int = 10_000
+    """Agent steps after which an evaluation episode is cut, unless the environment does so."""
+    eval_target: bool = True
+    """Play evaluations with the target network: where it follows the online network slowly, it is
+    an average of the last ones and errs less."""
+    final_steps: int = 10_000
+    """The final score is that of all evaluations in the last so many agent steps."""
+    checkpoint_period: int = 10_000
+    """Agent steps between checkpoints."""
+    checkpoint_replay: bool = True
+    """Save the replay too. Without it checkpoints are small, and a resumed run starts with an
+    empty replay and all visit counts at their mean."""
+    keep_checkpoints: int = 2
+    """How many of the last checkpoints stay."""
+    log_period: int = 500
+    """Agent steps between rows of metrics.jsonl; the other periods are rounded up to these."""
+    hidden: int = 64
+    """Width of the network's value and advantage streams (and of dense layers before them)."""
+    video: bool = True
+    """Film one evaluation episode in the end, if the environment can be rendered."""
+    tensorboard: bool = False
+    """Also write TensorBoard files (needs the extra: pip install 'bqfd-jax[tensorboard]')."""
+    out: Path | None = None
+    """Run folder; a new one below runs/ unless given."""
+    resume: bool = False
+    """Continue the run in --out where its last checkpoint stands."""
+    bqfd: BqfdConfig = dataclasses.field(default_factory=BqfdConfig)
+    """Hyper-parameters of BQfD."""
+    dqfd: DqfdConfig = dataclasses.field(default_factory=DqfdConfig)
+    """Hyper-parameters of DQfD."""
+    dqn: PddDqnConfig = dataclasses.field(default_factory=PddDqnConfig)
+    """Hyper-parameters of prioritized dueling double DQN; demonstrations are in its replay."""
+    bootstrapped: BootstrappedConfig = dataclasses.field(default_factory=BootstrappedConfig)
+    """Hyper-parameters of Bootstrapped DQN; demonstrations are in its replay."""
+
+    @property
+    def title(self) -> str:
+        """Name of the game or environment."""
+        raise NotImplementedError
+
+    @property
+    def preset_name(self) -> str:
+        """Which set of defaults the run has."""
+        raise NotImplementedError
+
+    @classmethod
+    def defaults_for(cls, fields: dict[str, Any]) -> Self:
+        """All defaults, given the options that others depend on (a preset, a length)."""
+        raise NotImplementedError
+
+    @property
+    def agent_config(self) -> AgentConfig:
+        """The hyper-parameters of the agent that is trained."""
+        return getattr(self, self.agent)
+
+    @property
+    def shows_demonstrations(self) -> bool:
+        """Whether there are any."""
+        return self.demo != ("none",)
+
+    @property
+    def pretrain_updates(self) -> int:
+        """Updates before the first step; without a demonstration there is nothing to learn from."""
+        return self.agent_config.pretrain_updates if self.shows_demonstrations else 0
+
+    @property
+    def rows_per_lane(self) -> int:
+        """Rows of the replay per environment."""
+        wanted = self.replay_rows or min(self.steps, MAX_REPLAY_ROWS)
+        # A replay must hold one stack and one n-step return, and a little more to draw from.
+        least = self.agent_config.n_step + self.stack + 16
+        return max(math.ceil(wanted / self.envs), least)
+
+    def played_params(self, learner: LearnerState) -> Params:
+        """Of the network that plays evaluations."""
+        return learner.target_params if self.eval_target else learner.params
+
+    def lengthened(self, steps: int) -> Self:
+        """The same run with another length; what it remembers keeps its size."""
+        return dataclasses.replace(self, steps=steps, replay_rows=self.rows_per_lane * self.envs)
+
+    def stored(self) -> dict[str, Any]:
+        """What `config.json` holds: all that the result depends on."""
+        left_out = {*_NOT_RESULT, *(name for name in AGENTS if name != self.agent)}
+        fields = {k: v for k, v in dataclasses.asdict(self).items() if k not in left_out}
+        named = [
+            d if d in self.named_demonstrations else str(Path(d).absolute()) for d in self.demo
+        ]
+        return {"experiment": self.experiment} | fields | {"demo": named}
+
+    @classmethod
+    def from_stored(cls, fields: dict[str, Any]) -> Self:
+        """The config of a run folder's `config.json`; options that it lacks have their defaults."""
+        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+        base, agent = cls.defaults_for(fields), fields["agent"]
+        own = {k: tuple(v) if isinstance(v, list) else v for k, v in fields[agent].items()}
+        own = dataclasses.replace(getattr(base, agent), **own)
+        plain = {k: v for k, v in fields.items() if k not in ("experiment", agent)}
+        return dataclasses.replace(base, **plain, **{agent: own})
+
+    def check(self) -> None:
+        """Raises `OptionError` or `UsageError` for values that cannot be meant."""
+        checks.one_of(tuple(AGENTS), agent=self.agent)
+        checks.at_least(0, **self._values("seed", "learning_starts", "replay_rows", "eval_period"))
+        checks.at_least(
+            1,
+            **self._values(
+                "steps", "envs", "eval_episodes", "eval_max_steps", "final_steps",
+                "checkpoint_period", "keep_checkpoints", "log_period", "hidden",
+            ),
+        )  # fmt: skip
+        checks.at_most(self.max_lanes, envs=self.envs, eval_episodes=self.eval_episodes)
+        # Steps are counted in 32 bits ...
+        checks.at_most(2**31 - 1 - self.envs, steps=self.steps)
+        checks.at_most(2**31 - 1, eval_max_steps=self.eval_max_steps)
+        # ... and keys are made of 32: beyond them all would be as with a small seed.
+        checks.at_most(2**32 - 1, seed=self.seed)
+        checks.within(0.001, 1e6, update_period=self.update_period)
+        checks.within(0, 1, eval_epsilon=self.eval_epsilon)
+        if not self.demo or ("none" in self.demo and len(self.demo) > 1):
+            raise checks.OptionError(
+                "demo", " ".join(self.demo) or "empty", "demonstrations, or none"
+            )
+        if self.tensorboard and importlib.util.find_spec("tensorboardX") is None:
+            raise UsageError("tensorboard needs the extra: pip install 'bqfd-jax[tensorboard]'")
+
+    def _values(self, *names: str) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names}

@@ -1,0 +1,233 @@
+"""Runs on gymnasium environments, and on those that somebody brings along."""
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from bqfd_jax import checks, demos
+from bqfd_jax.agents import presets
+from bqfd_jax.envs.gym_making import time_limit
+from bqfd_jax.envs.gymnasium import GymVector
+from bqfd_jax.networks import for_observation
+from bqfd_jax.runs.config import RunConfig
+from bqfd_jax.runs.errors import UsageError
+from bqfd_jax.runs.worlds import MadeNetwork, film_trouble, kept_paths
+from bqfd_jax.streams import EnvStream
+from bqfd_jax.types import HostEnvironment
+
+
+@dataclasses.dataclass(frozen=True)
+class GymConfig(RunConfig):
+    """A gymnasium environment, demonstrations of it, and an agent that learns from both.
+
+    All steps are agent steps, counted over all environments that run side by side.
+    """
+
+    experiment: ClassVar[str] = "gym"
+    named_demonstrations: ClassVar[tuple[str, ...]] = ("none", "given", "make")
+
+    env: str = "CartPole-v1"
+    """Id of the environment, with the module that registers it if it is not gymnasium's own:
+    `minigrid:MiniGrid-Empty-5x5-v0`. Discrete actions; observations that are vectors or images."""
+    demo: tuple[str, ...] = ("make",)
+    """The demonstrations: files (see `python -m experiments.demos`), `none`, or `make` for one that
+    is made first, of the quality below."""
+    demo_quality: Literal["mediocre", "bad", "none"] = "mediocre"
+    """What `--demo make` makes: `mediocre` plays about half as well as possible (by a script for
+    CartPole, Acrobot, MountainCar and LunarLander, by briefly trained DQN elsewhere); `bad` does
+    nearly always the same; `none` is the same as `--demo none`."""
+    demo_steps: int = 2_000
+    """Agent steps of a demonstration that is made here, at least."""
+    wrappers: tuple[str, ...] = ()
+    """Wrappers around each environment, innermost first, as module:name, e.g.
+    `minigrid.wrappers:ImgObsWrapper`."""
+    stack: int = 1
+    """Frames per observation."""
+
+    @property
+    def title(self) -> str:
+        """The environment."""
+        return self.env
+
+    @property
+    def preset_name(self) -> str:
+        """There is one."""
+        return "small"
+
+    @property
+    def shows_demonstrations(self) -> bool:
+        """Whether there will be any."""
+        made_none = self.demo == ("make",) and self.demo_quality == "none"
+        return super().shows_demonstrations and not made_none
+
+    @classmethod
+    def of(cls, steps: int = 50_000) -> Self:
+        """All defaults for a run of that length."""
+        agents = {name: presets.agent_config("small", name, steps=steps) for name in presets.AGENTS}
+        return cls(steps=steps, **agents)
+
+    @classmethod
+    def defaults_for(cls, fields: dict[str, Any]) -> Self:
+        """Those of the length."""
+        return cls.of(fields["steps"])
+
+    def check(self) -> None:
+        """As for all runs, and what only these have."""
+        super().check()
+        checks.at_least(1, stack=self.stack, demo_steps=self.demo_steps)
+        if "make" in self.demo and len(self.demo) > 1:
+            raise UsageError("--demo make stands alone; name files, or make one")
+        load_wrappers(self.wrappers)
+
+
+class GymWorld:
+    """Environments of gymnasium's, by an id or by a function that makes one.
+
+    Args:
+      config: of the run.
+      env: a function that makes an environment; the config's id unless given.
+    """
+
+    film_scale = 1
+
+    def __init__(self, config: GymConfig, env: Callable[[], Any] | None = None):
+        self._config = config
+        self._env = config.env if env is None else env
+
+    @property
+    def fps(self) -> float:
+        """Pictures per second, as the environment says."""
+        return self.example().fps
+
+    def example(self) -> GymVector:
+        """A single environment."""
+        return self.make(1, EnvStream.TRAINING)
+
+    def training(self, resumed_at: int = 0) -> GymVector:
+        """The environments that are trained on."""
+        return self.make(self._config.envs, EnvStream.TRAINING, resumed_at=resumed_at)
+
+    def evaluation(self, *, film: bool = False) -> GymVector:
+        """Environments that nobody learns from; episodes without a limit get one."""
+        config = self._config
+        is_limited = isinstance(self._env, str) and time_limit(self._env)
+        return self.make(
+            1 if film else config.eval_episodes,
+            EnvStream.FILM if film else EnvStream.EVALUATION,
+            max_episode_steps=None if is_limited else config.eval_max_steps,
+            render=film,
+        )
+
+    def make_network(self, env: HostEnvironment) -> MadeNetwork:
+        """Dense layers for vectors, convolutions for images."""
+        return network_for(env, self._config)
+
+    def no_film(self) -> str | None:
+        """Some environments cannot be rendered."""
+        return film_trouble(lambda: self.evaluation(film=True))
+
+    def load_demonstrations(self, folder: Path | None) -> Sequence[demos.Demonstration]:
+        """From their files; what was made for a run lies in its folder."""
+        return load_demonstrations(self._config, folder)
+
+    def make(self, lanes: int, stream: EnvStream, **options: Any) -> GymVector:
+        """Environments side by side; raises `UsageError` if they cannot be made or learnt."""
+        config = self._config
+        try:
+            return GymVector(
+                self._env,
+                lanes,
+                seed=config.seed,
+                stream=stream,
+                wrappers=load_wrappers(config.wrappers),
+                **options,
+            )
+        except (ValueError, ImportError) as error:
+            raise UsageError(f"--env {config.env}: {error}") from error
+
+
+class GivenWorld:
+    """Environments that are there already.
+
+    Args:
+      config: of the run.
+      env: what is trained on.
+      eval_env: what nobody learns from; without it there are no evaluations.
+    """
+
+    fps = 30.0
+    film_scale = 1
+
+    def __init__(
+        self, config: GymConfig, env: HostEnvironment, eval_env: HostEnvironment | None = None
+    ):
+        self._config, self._env, self._eval_env = config, env, eval_env
+
+    def example(self) -> HostEnvironment:
+        """What is trained on."""
+        return self._env
+
+    def training(self, resumed_at: int = 0) -> HostEnvironment:
+        """The same, wherever it stands: only its maker could seed it anew."""
+        del resumed_at
+        return self._env
+
+    def evaluation(self, *, film: bool = False) -> HostEnvironment | None:
+        """What was given for it."""
+        return None if film else self._eval_env
+
+    def make_network(self, env: HostEnvironment) -> MadeNetwork:
+        """Dense layers for vectors, convolutions for images."""
+        return network_for(env, self._config)
+
+    def no_film(self) -> str:
+        """It may have pictures, but only its maker knows how to get them."""
+        return "it was not made here"
+
+    def load_demonstrations(self, folder: Path | None) -> Sequence[demos.Demonstration]:
+        """From their files."""
+        return load_demonstrations(self._config, folder)
+
+
+def network_for(env: HostEnvironment, config: GymConfig) -> MadeNetwork:
+    """The network that suits what is seen, of the config's width."""
+    made_with = {"hidden": config.hidden}
+    network = for_observation(
+        tuple(env.frame_shape), env.frame_dtype, env.num_actions, stack=config.stack, **made_with
+    )
+    return MadeNetwork(network, made_with)
+
+
+def load_demonstrations(config: GymConfig, folder: Path | None) -> Sequence[demos.Demonstration]:
+    """What a config names; raises `UsageError` if one cannot be read."""
+    if not config.shows_demonstrations:
+        return ()
+    names: Sequence[str | Path] = config.demo
+    if names in (("make",), ("given",)):
+        names = [] if folder is None else kept_paths(folder)
+        if not names:
+            raise UsageError(f"--demo {config.demo[0]}: there is no demonstration in {folder}")
+    return [_load(name) for name in names]
+
+
+def _load(name: str | Path) -> demos.Demonstration:
+    try:
+        return demos.load(name)
+    except FileNotFoundError as error:
+        raise UsageError(f"--demo {name}: {error}; it must be make, none or a file") from error
+    except demos.DemonstrationError as error:
+        raise UsageError(f"--demo {name}: {error}") from error
+
+
+def load_wrappers(names: Sequence[str]) -> list[Callable[[Any], Any]]:
+    """What `--wrappers` names."""
+    found = []
+    for name in names:
+        module, _, attribute = name.partition(":")
+        try:
+            found.append(getattr(importlib.import_module(module), attribute))
+        except (ImportError, AttributeError, ValueError) as error:
+            raise UsageError(f"--wrappers {name}: {error}; give module:name") from error
+    return found

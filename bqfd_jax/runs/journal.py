@@ -1,0 +1,134 @@
+"""What a run remembers of itself: rows of metrics, checkpoints, the time that it has taken."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bqfd_jax.runs.checkpoint import Checkpointer, CheckpointError
+from bqfd_jax.runs.errors import RunError
+from bqfd_jax.runs.metrics import MetricsWriter, read_jsonl
+from bqfd_jax.runs.sinks import Sink
+
+Row = Mapping[str, Any]
+
+
+class Journal:
+    """Rows and checkpoints in a run folder, or rows in memory alone.
+
+    Rows that cannot be written (a full disk) are kept and tried again with the next.
+
+    Args:
+      folder: of the run; None keeps everything in memory and saves nothing.
+      sink: what is told of rows and troubles.
+      part: of a run that has several, each with checkpoints of its own, below this name.
+      keep: how many checkpoints stay.
+      tensorboard: mirror the rows for TensorBoard.
+      position: where the rows of this part begin in `metrics.jsonl`, in bytes.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        sink: Sink,
+        *,
+        part: str = "",
+        keep: int = 2,
+        tensorboard: bool = False,
+        position: int = 0,
+    ):
+        self.folder, self._sink = folder, sink
+        self.rows: list[Row] = []
+        self._pending: list[Row] = []
+        self._tensorboard = folder / "tensorboard" / part if folder and tensorboard else None
+        self._checkpointer = None
+        if folder is not None:
+            self._checkpointer = Checkpointer(
+                folder / "checkpoints" / part, keep=keep, on_skip=sink.say
+            )
+        self._writer: MetricsWriter | None = None
+        self._saved = {"metrics_position": position, "seconds": 0.0}
+        self._started = time.perf_counter()
+
+    def restore(self, templates: Mapping[str, Any]) -> tuple[int, dict[str, Any]] | None:
+        """Step and items of the last checkpoint, from which rows and time go on too."""
+        if self._checkpointer is None:
+            return None
+        restored = self._checkpointer.restore({**templates, "journal": self._saved})
+        if restored is None:
+            return None
+        step, items = restored
+        self._saved = items.pop("journal")
+        return step, items
+
+    def open(self) -> None:
+        """Begins to write, after `restore` if there is something to restore."""
+        if self.folder is None:
+            return
+        path = self.folder / "metrics.jsonl"
+        try:
+            self._writer = MetricsWriter(
+                path,
+                position=self._saved["metrics_position"],
+                tensorboard_dir=self._tensorboard,
+            )
+            # Damage is told of now and not in the end.
+            self.rows = list(read_jsonl(path))
+        except ValueError as error:
+            raise RunError(
+                f"{error}. Put the file back, or start anew in another folder."
+            ) from error
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on the run, in earlier sittings too."""
+        return self._saved["seconds"] + time.perf_counter() - self._started
+
+    @property
+    def evaluations(self) -> list[Row]:
+        """Rows of all evaluations so far."""
+        return [row for row in self.rows if "eval_mean" in row]
+
+    @property
+    def saved_steps(self) -> list[int]:
+        """Steps of the checkpoints."""
+        return [] if self._checkpointer is None else self._checkpointer.steps()
+
+    def write(self, row: Row) -> None:
+        """Appends a row, now or later."""
+        self.rows.append(row)
+        self._sink.row(row)
+        if self._writer is None:
+            return
+        self._pending.append(row)
+        try:
+            self.flush()
+        except OSError as error:
+            self._sink.warn(f"metrics.jsonl cannot be written, trying again later: {error}")
+
+    def flush(self) -> None:
+        """Writes what waits; raises `OSError` if that still fails."""
+        while self._pending:
+            self._writer.write(self._pending[0])
+            self._pending.pop(0)
+
+    def position(self) -> int:
+        """Bytes of `metrics.jsonl`, once nothing waits any more."""
+        self.flush()
+        return self._saved["metrics_position"] if self._writer is None else self._writer.position()
+
+    def save(self, step: int, items: Mapping[str, Any]) -> Path | None:
+        """A checkpoint; None, and a warning, if it cannot be written: training goes on."""
+        if self._checkpointer is None:
+            return None
+        try:
+            own = {"metrics_position": self.position(), "seconds": self.seconds}
+            return self._checkpointer.save(step, {**items, "journal": own})
+        except (CheckpointError, OSError) as error:
+            self._sink.warn(f"NO CHECKPOINT at step {step}: {error}")
+            return None
+
+    def close(self) -> None:
+        """Closes the files; safe to call twice."""
+        if self._writer is not None:
+            self._writer.close()

@@ -1,0 +1,71 @@
+"""What the machine has to give: memory, and a time in words."""
+
+import resource
+import sys
+from pathlib import Path
+
+import jax
+
+from bqfd_jax.replay import Replay
+from bqfd_jax.runs.errors import UsageError
+
+# What a run needs beside its replay: the network, its gradients, the environments.
+_AROUND_THE_REPLAY = 1.0e9
+
+
+def peak_memory_gb() -> float:
+    """The most memory that this process ever had, in GB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak * (1 if sys.platform == "darwin" else 1024) / 1e9
+
+
+def available_memory() -> int | None:
+    """Bytes that may still be taken on the first device; None if that cannot be known."""
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        stats = device.memory_stats() or {}
+        if "bytes_limit" not in stats:
+            return None
+        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    limits = []
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        fields = dict(line.split(":", 1) for line in lines)
+        limits.append(int(fields["MemAvailable"].split()[0]) * 1024)
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        # What a container may take, if this is one.
+        group = Path("/sys/fs/cgroup")
+        limit = int((group / "memory.max").read_text())
+        used = int((group / "memory.current").read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        # Files that are kept in memory give way when it is needed.
+        limits.append(limit - used + int(stat["active_file"]) + int(stat["inactive_file"]))
+    except (OSError, ValueError, KeyError):
+        pass
+    return min(limits, default=None)
+
+
+def check_memory(replay: Replay) -> None:
+    """Raises `UsageError` for a replay that will not fit."""
+    needed = replay.num_bytes + _AROUND_THE_REPLAY
+    available = available_memory()
+    if available is None or needed <= available:
+        return
+    room = (available - _AROUND_THE_REPLAY) / replay.num_bytes
+    rows = int(room * replay.layout.num_rows) // 1000 * 1000
+    advice = f"set replay_rows to {rows} or less" if rows > 0 else "free some memory"
+    raise UsageError(
+        f"the replay of {replay.layout.num_rows:,} rows needs {needed / 1e9:.1f} GB with all "
+        f"around it, but only {available / 1e9:.1f} GB are free; {advice}"
+    )
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"

@@ -1,0 +1,202 @@
+"""What a run tells in the end: summary, table, curve, film, policy."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bqfd_jax import files
+from bqfd_jax.demos import Demonstration
+from bqfd_jax.envs.host import HostEnvironmentError
+from bqfd_jax.policy import save_policy
+from bqfd_jax.runs import plots, video
+from bqfd_jax.runs.config import RunConfig
+from bqfd_jax.runs.errors import RunError
+from bqfd_jax.runs.host_run import Evaluator, HostRun
+from bqfd_jax.runs.job import Job
+from bqfd_jax.runs.machine import duration, peak_memory_gb
+from bqfd_jax.types import Params
+
+Summary = dict[str, Any]
+
+
+def finish(run: HostRun) -> Summary:
+    """Tells what came of a run, and writes it; what cannot be written does not hinder the rest."""
+    summary = summarise_run(run)
+    run.sink.say(f"\n{table(summary)}\n")
+    out = run.journal.folder
+    if out is None:
+        return summary
+    made, failed = [], []
+    for name, write in _files(run, out, summary).items():
+        try:
+            write()
+            made.append(name)
+        except (OSError, ImportError, ValueError, HostEnvironmentError) as error:
+            failed.append(f"{name}: {error}")
+    run.journal.close()
+    if failed:
+        raise RunError(f"not all of {out} could be written: {'; '.join(failed)}")
+    run.sink.say(f"{', '.join(made)} in {out}")
+    return summary
+
+
+def summarise_run(run: HostRun) -> Summary:
+    """What came of a run so far."""
+    return summarise(
+        run.config,
+        run.job.demonstrations,
+        run.journal.evaluations,
+        updates=run.updates,
+        seconds=run.journal.seconds,
+    )
+
+
+def _files(run: HostRun, out: Path, summary: Summary) -> dict[str, Callable[[], None]]:
+    """Name of each file -> what writes it."""
+    job, params = run.job, run.played_params
+    writes: dict[str, Callable[[], None]] = {
+        "metrics.jsonl": run.journal.flush,
+        "summary.json": lambda: files.write_json(out / "summary.json", summary),
+        "policy.npz": lambda: save_policy(job.policy(params), out / "policy.npz"),
+    }
+    if summary["evaluations"]:
+        writes["learning_curve.png"] = lambda: draw(out, summary)
+    if run.config.video and (trouble := job.world.no_film()) is None:
+        writes["episode.mp4"] = lambda: film(job, params, out / "episode.mp4", run.loop.step)
+    elif run.config.video:
+        run.sink.say(f"note: no film, because {run.config.title} cannot be rendered: {trouble}")
+    return writes
+
+
+def film(job: Job, params: Params, path: Path, step: int) -> None:
+    """Plays one episode and writes a film of it, at the speed that people play."""
+    env = job.world.evaluation(film=True)
+    with video.Mp4(path, fps=job.world.fps, scale=job.world.film_scale) as mp4:
+        Evaluator(job, env)(params, step, lambda _: mp4.add(env.render()))
+
+
+def summarise(
+    config: RunConfig,
+    demonstrations: Sequence[Demonstration],
+    evaluations: Sequence[dict[str, Any]],
+    *,
+    updates: int,
+    seconds: float,
+) -> Summary:
+    """The content of `summary.json`; `evaluations` are rows of `metrics.jsonl`."""
+    short = [
+        {
+            "step": row["step"],
+            "mean": row["eval_mean"],
+            "std": row["eval_std"],
+            "episodes": row["episodes"],
+        }
+        for row in evaluations
+    ]
+    demo = None
+    if demonstrations:
+        scores = [score for demonstration in demonstrations for score in demonstration.scores]
+        demo = {
+            "score": float(np.mean(scores)),
+            "steps": sum(len(demonstration.actions) for demonstration in demonstrations),
+            "scores": scores,
+            "name": " + ".join(demonstration.name for demonstration in demonstrations),
+        }
+    return {
+        "game": config.title,
+        "agent": config.agent,
+        "seed": config.seed,
+        "preset": config.preset_name,
+        "steps": config.steps,
+        "final_steps": config.final_steps,
+        "updates": updates,
+        "seconds": round(seconds, 1),
+        "steps_per_second": round(config.steps / seconds, 2),
+        "demo": demo,
+        "demos": [
+            {
+                "name": demonstration.name,
+                "score": float(np.mean(demonstration.scores)),
+                "steps": len(demonstration.actions),
+            }
+            for demonstration in demonstrations
+        ],
+        "evaluations": short,
+        "final": final_score(short, config.steps, config.final_steps, slack=config.envs),
+        "peak_memory_gb": round(peak_memory_gb(), 2),
+    }
+
+
+def final_score(
+    evaluations: list[dict[str, Any]], steps: int, final_steps: int, *, slack: int = 1
+) -> dict[str, float | None]:
+    """Mean and standard deviation of all episodes in evaluations of the last part of training.
+
+    Args:
+      evaluations: as in `summary.json`.
+      steps: length of the training.
+      final_steps: length of its last part.
+      slack: steps that an evaluation may be late, so that one due before it does not count.
+    """
+    # With some numbers of games an evaluation comes a few steps later than its period says.  That
+    # of step 0 never counts, as nothing but pre-training lies before it.
+    first = min(max(steps - final_steps, 0) + slack, steps)
+    late = [e for e in evaluations if e["step"] >= first]
+    if not late:
+        return {"mean": None, "std": None}
+    count = np.array([e["episodes"] for e in late], float)
+    mean = np.array([e["mean"] for e in late])
+    std = np.array([e["std"] for e in late])
+    total = float(np.average(mean, weights=count))
+    # The variance of all episodes: within evaluations and between them.
+    variance = np.average(std**2 + (mean - total) ** 2, weights=count)
+    return {"mean": total, "std": math.sqrt(float(variance))}
+
+
+def table(summary: Summary) -> str:
+    """A run's evaluations as text."""
+    lines = [f"{'step':>10}  {'score':>10}  {'std':>8}  episodes"]
+    for e in summary["evaluations"]:
+        lines.append(f"{e['step']:>10,}  {e['mean']:>10.1f}  {e['std']:>8.1f}  {e['episodes']}")
+    final, demo = summary["final"], summary["demo"]
+    score = "none" if final["mean"] is None else f"{final['mean']:.1f} +- {final['std']:.1f}"
+    lines.append(
+        f"\nfinal score {score}"
+        + (f"; the demonstration's {demo['score']:.1f}" if demo else "")
+        + f"\n{summary['updates']:,} updates, {duration(summary['seconds'])}, "
+        f"{summary['steps_per_second']:.0f} steps/s, {summary['peak_memory_gb']:.1f} GB at most"
+    )
+    return "\n".join(lines)
+
+
+def draw(out: Path, summary: Summary) -> None:
+    """The learning curve of one run."""
+    plots.learning_curves(
+        out / "learning_curve.png",
+        {summary["game"]: {f"{summary['agent']}, seed {summary['seed']}": [curve(summary)]}},
+        references=references([summary]),
+    )
+
+
+def curve(summary: Summary) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps, means and deviations of a run's evaluations."""
+    evaluations = summary["evaluations"]
+    return tuple(np.array([e[name] for e in evaluations]) for name in ("step", "mean", "std"))
+
+
+def references(summaries: list[Summary]) -> dict[str, dict[str, float]]:
+    """Scores of the demonstrations, as dashed lines for `plots.learning_curves`."""
+    scores: dict[str, dict[str, float]] = {}
+    for s in summaries:
+        if s.get("demo"):
+            scores.setdefault(s["game"], {})[s["demo"]["name"]] = s["demo"]["score"]
+    return {
+        game: {
+            "demonstration" if len(named) == 1 else f"demonstration ({name})": score
+            for name, score in named.items()
+        }
+        for game, named in scores.items()
+    }

@@ -1,0 +1,235 @@
+"""A run as one object: begin it, go on with it, look at it, play what it has learnt."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bqfd_jax import checks, files
+from bqfd_jax.demos import Demonstration
+from bqfd_jax.policy import Policy, load_policy
+from bqfd_jax.runs import folder, report
+from bqfd_jax.runs.atari import AtariConfig, AtariWorld
+from bqfd_jax.runs.checkpoint import Checkpointer
+from bqfd_jax.runs.config import RunConfig
+from bqfd_jax.runs.errors import UsageError
+from bqfd_jax.runs.gym import GymConfig, GymWorld
+from bqfd_jax.runs.host_run import Evaluator, HostRun
+from bqfd_jax.runs.job import Job, make_job
+from bqfd_jax.runs.journal import Journal
+from bqfd_jax.runs.metrics import read_jsonl
+from bqfd_jax.runs.sinks import Sink
+from bqfd_jax.runs.worlds import World, keep_demonstrations
+from bqfd_jax.training.evaluate import Evaluation
+from bqfd_jax.types import Params
+
+# What kinds of runs there are, by what `config.json` calls them.
+KINDS: dict[str, tuple[type[RunConfig], type[World]]] = {
+    "atari": (AtariConfig, AtariWorld),
+    "gym": (GymConfig, GymWorld),
+}
+
+
+@contextmanager
+def opened(job: Job, sink: Sink, *, in_memory: bool = False) -> Iterator[HostRun]:
+    """A run in the config's folder, which nobody else may use meanwhile; or in memory alone."""
+    config = job.config
+    if in_memory:
+        yield HostRun(job, Journal(None, sink), sink)
+        return
+    name = f"{config.experiment}-{config.title.replace('/', '-').replace(':', '-')}"
+    out = folder.prepare(config.out, config.stored(), name=name, resume=config.resume)
+    with folder.sole_use(out):
+        if config.demo in (("make",), ("given",)) and not config.resume:
+            keep_demonstrations(out, job.demonstrations)
+        sink.say(describe(job, out))
+        journal = Journal(out, sink, keep=config.keep_checkpoints, tensorboard=config.tensorboard)
+        run = HostRun(job, journal, sink, resume=config.resume)
+        if run.resumed_at is not None:
+            sink.say(f"resumed at step {run.resumed_at}")
+        yield run
+
+
+def start(job: Job, sink: Sink) -> report.Summary:
+    """A whole run in the config's folder, or the rest of one."""
+    with opened(job, sink) as run:
+        run.run()
+        return report.finish(run)
+
+
+def describe(job: Job, out: Path) -> str:
+    """What will happen, in words."""
+    config, replay, device = job.config, job.setup.replay, jax.devices()[0]
+    shown = "none"
+    if job.demonstrations:
+        shown = "\n                 ".join(map(_describe_demonstration, job.demonstrations))
+    return (
+        f"{config.title}, {config.agent}, seed {config.seed}, preset {config.preset_name}: "
+        f"{config.steps:,} agent steps in {config.envs} environments\n"
+        f"  demonstration: {shown}\n"
+        f"  replay: {replay.layout.num_rows:,} rows, {replay.num_bytes / 1e9:.2f} GB\n"
+        f"  device: {device.device_kind} ({device.platform}); run folder: {out}"
+    )
+
+
+def _describe_demonstration(demonstration: Demonstration) -> str:
+    scores = [f"{score:g}" for score in demonstration.scores[:10]]
+    more = ", ..." if len(demonstration.scores) > len(scores) else ""
+    return (
+        f"{demonstration.name}, {len(demonstration.actions)} steps, score "
+        f"{', '.join(scores)}{more} (mean {np.mean(demonstration.scores):.1f})"
+    )
+
+
+class Run:
+    """A run folder: what was asked for, what was measured, what was learnt.
+
+    Attributes:
+      folder: where it lies.
+      config: its options.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig):
+        self.folder, self.config = folder, config
+
+    @classmethod
+    def load(cls, path: Any) -> "Run":
+        """The run in a folder, finished or not; raises `UsageError` if there is none."""
+        path = Path(path)
+        fields = folder.read_config(path)
+        kind = fields.get("experiment")
+        if kind not in KINDS:
+            raise UsageError(
+                f"{path} holds a run of {kind!r}, but only those of {' and '.join(KINDS)} can be "
+                "loaded"
+            )
+        try:
+            return cls(path, KINDS[kind][0].from_stored(fields))
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{path / 'config.json'} cannot be understood: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}: {self.config.title}, {self.config.agent})"
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """All rows of `metrics.jsonl` so far."""
+        return read_jsonl(self.folder / "metrics.jsonl")
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """What `summary.json` says; None if the run is not finished."""
+        path = self.folder / "summary.json"
+        return files.read_json(path) if path.exists() else None
+
+    @functools.cached_property
+    def policy(self) -> Policy:
+        """Acts by the network of the last checkpoint."""
+        job = self._job(self.config)
+        return job.policy(self._last_network(job)[1])
+
+    @property
+    def best_policy(self) -> Policy:
+        """Acts by the network that had the highest score; chosen by evaluation, so flattered."""
+        return load_policy(self.folder / "policy-best.npz")
+
+    def evaluate(
+        self,
+        episodes: int = 30,
+        *,
+        epsilon: float | None = None,
+        max_steps: int | None = None,
+        sink: Sink | None = None,
+    ) -> Evaluation:
+        """Plays episodes with the network of the last checkpoint.
+
+        Args:
+          episodes: how many, side by side.
+          epsilon: probability of a random action; the run's own unless given.
+          max_steps: agent steps after which an episode is cut; the run's own unless given.
+          sink: what is told of progress.
+        """
+        config = dataclasses.replace(
+            self.config,
+            eval_episodes=episodes,
+            eval_epsilon=self.config.eval_epsilon if epsilon is None else epsilon,
+            eval_max_steps=self.config.eval_max_steps if max_steps is None else max_steps,
+        )
+        checks.within(1, config.max_lanes, episodes=episodes)
+        checks.within(0, 1, epsilon=config.eval_epsilon)
+        checks.at_least(1, max_steps=config.eval_max_steps)
+        job = self._job(config)
+        step, params = self._last_network(job)
+        sink, done = sink or Sink(), 0
+        with sink.bar(f"evaluating step {step}", unit="step", total=config.eval_max_steps) as bar:
+
+            def on_step(_: Any) -> None:
+                nonlocal done
+                bar.at(done)
+                done += 1
+
+            return Evaluator(job, job.world.evaluation())(params, step, on_step)
+
+    def film(self, path: Path) -> None:
+        """Plays one episode with the network of the last checkpoint, and films it."""
+        job = self._job(self.config)
+        if (trouble := job.world.no_film()) is not None:
+            raise UsageError(f"{self.config.title} cannot be rendered: {trouble}")
+        step, params = self._last_network(job)
+        report.film(job, params, path, step)
+
+    def resume(self, *, steps: int | None = None, sink: Sink | None = None) -> report.Summary:
+        """Goes on where the last checkpoint stands; with `steps` to another length."""
+        config = self.config
+        if steps is not None and steps != config.steps:
+            self._check_longer(steps)
+            config = config.lengthened(steps)
+            folder.write_config(self.folder, config.stored())
+        config = dataclasses.replace(config, out=self.folder, resume=True)
+        config.check()
+        return start(load_job(config), sink or Sink())
+
+    def _check_longer(self, steps: int) -> None:
+        done = max((row["step"] for row in self.metrics), default=0)
+        if steps < done:
+            raise UsageError(f"steps is {steps}, but the run stands at step {done} already")
+
+    def _job(self, config: RunConfig) -> Job:
+        config.check()
+        world = KINDS[config.experiment][1](config)
+        # The learner alone is read, so demonstrations and replay do not matter.
+        return make_job(config, world, allocates=False)
+
+    @property
+    def last_step(self) -> int:
+        """The step of the last checkpoint."""
+        steps = Checkpointer(self.folder / "checkpoints").steps()
+        if not steps:
+            raise UsageError(f"{self.folder} has no checkpoint yet")
+        return steps[-1]
+
+    def _last_network(self, job: Job) -> tuple[int, Params]:
+        """Step and parameters; the replay, which may take gigabytes, is not read."""
+        template = {"learner": jax.eval_shape(lambda: job.init().learner)}
+        restored = Checkpointer(self.folder / "checkpoints").restore(template)
+        if restored is None:
+            raise UsageError(f"{self.folder} has no checkpoint yet")
+        step, items = restored
+        return step, job.config.played_params(items["learner"])
+
+
+def load_job(config: RunConfig, demonstrations: Sequence[Demonstration] | None = None) -> Job:
+    """The job of a config: its world, and the demonstrations that it names unless given."""
+    config.check()
+    if config.resume or config.out is not None:
+        # What cannot be begun or resumed is told of before minutes of preparation.
+        folder.check(config.out, config.stored(), resume=config.resume)
+    world = KINDS[config.experiment][1](config)
+    if demonstrations is None:
+        demonstrations = world.load_demonstrations(config.out if config.resume else None)
+    return make_job(config, world, demonstrations)

@@ -1,0 +1,123 @@
+"""Where a run tells of itself, and where it asks whether to go on.
+
+The loop prints nothing and knows no signals.  It talks to a `Sink`: the silent one here, one that
+prints and draws bars, or somebody's own in a notebook or a worker process.
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tqdm import tqdm
+
+
+class Bar:
+    """A progress bar that nobody sees."""
+
+    def at(self, position: int) -> None:
+        """The work stands here now."""
+
+    def note(self, text: str) -> None:
+        """A few words beside the bar."""
+
+
+class Sink:
+    """Says nothing and never asks to stop; override what you care about."""
+
+    def say(self, text: str) -> None:
+        """A line about how things go."""
+
+    def warn(self, text: str) -> None:
+        """Something went wrong that does not end the run."""
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """A row of metrics, as it is written."""
+
+    def stop_asked(self) -> bool:
+        """Whether the run should save itself and stop soon."""
+        return False
+
+    @contextmanager
+    def bar(self, title: str, *, unit: str, total: int, position: int = 0) -> Iterator[Bar]:
+        """A bar for a piece of work that stands at `position` of `total`."""
+        del title, unit, total, position
+        yield Bar()
+
+
+class _TqdmBar(Bar):
+    def __init__(self, bar: tqdm):
+        self._bar = bar
+
+    def at(self, position: int) -> None:
+        self._bar.update(position - self._bar.n)
+
+    def note(self, text: str) -> None:
+        self._bar.set_postfix_str(text)
+
+
+class Terminal(Sink):
+    """Prints lines and draws bars with speed and time left.
+
+    Args:
+      stop_asked: whether the run should stop; see `stop_signals`.
+      lines: also print what is said, not only bars and warnings.
+    """
+
+    def __init__(self, stop_asked: Callable[[], bool] | None = None, *, lines: bool = True):
+        self._stop_asked = stop_asked or (lambda: False)
+        self._lines = lines
+
+    def say(self, text: str) -> None:
+        """Prints a line, above the bar if there is one."""
+        if self._lines:
+            tqdm.write(text)
+
+    def warn(self, text: str) -> None:
+        """Prints a line that catches the eye."""
+        tqdm.write(f"\nWARNING: {text}\n")
+
+    def stop_asked(self) -> bool:
+        """What the caller's function says."""
+        return self._stop_asked()
+
+    @contextmanager
+    def bar(self, title: str, *, unit: str, total: int, position: int = 0) -> Iterator[Bar]:
+        """A bar of tqdm's."""
+        large = total >= 1_000_000
+        with tqdm(total=total, initial=position, unit=unit, desc=title, unit_scale=large) as bar:
+            yield _TqdmBar(bar)
+
+
+@contextmanager
+def stop_signals(tell: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
+    """Turns the first Ctrl-C (or SIGTERM) into a wish that a loop can ask for.
+
+    A second one raises KeyboardInterrupt at once.  Signals reach the main thread only; in any other
+    the wish never comes.
+
+    Args:
+      tell: is called when the wish comes, to tell the person that it was heard.
+
+    Yields:
+      A function that says whether to stop.
+    """
+    asked = False
+
+    def ask(signum: int, frame: Any) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        tell()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
