@@ -1,7 +1,6 @@
 """What can be set in a run: the options that runs of every kind share."""
 
 import dataclasses
-import importlib.util
 import math
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -15,7 +14,8 @@ from bqfd_jax.agents.config import (
     PddDqnConfig,
 )
 from bqfd_jax.agents.presets import AGENTS, AgentName
-from bqfd_jax.runs.errors import UsageError
+from bqfd_jax.runs import stored
+from bqfd_jax.runs.metrics import check_tensorboard
 from bqfd_jax.types import LearnerState, Params
 
 MAX_REPLAY_ROWS = 1_000_000
@@ -56,7 +56,7 @@ class RunConfig:
     eval_epsilon: float = 0.0
     """Probability of a random action in evaluations."""
     eval_max_steps: int = 10_000
-    """Agent steps after which an evaluation episode is cut, unless the environment does so."""
+    """Agent steps after which an evaluation episode is cut, unless the environment does so before."""
     eval_target: bool = True
     """Play evaluations with the target network: where it follows the online network slowly, it is
     an average of the last ones and errs less."""
@@ -139,21 +139,15 @@ class RunConfig:
     def stored(self) -> dict[str, Any]:
         """What `config.json` holds: all that the result depends on."""
         left_out = {*_NOT_RESULT, *(name for name in AGENTS if name != self.agent)}
-        fields = {k: v for k, v in dataclasses.asdict(self).items() if k not in left_out}
         named = [
             d if d in self.named_demonstrations else str(Path(d).absolute()) for d in self.demo
         ]
-        return {"experiment": self.experiment} | fields | {"demo": named}
+        return stored.to_fields(self, self.experiment, without=left_out) | {"demo": named}
 
     @classmethod
     def from_stored(cls, fields: dict[str, Any]) -> Self:
         """The config of a run folder's `config.json`; options that it lacks have their defaults."""
-        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-        base, agent = cls.defaults_for(fields), fields["agent"]
-        own = {k: tuple(v) if isinstance(v, list) else v for k, v in fields[agent].items()}
-        own = dataclasses.replace(getattr(base, agent), **own)
-        plain = {k: v for k, v in fields.items() if k not in ("experiment", agent)}
-        return dataclasses.replace(base, **plain, **{agent: own})
+        return stored.from_fields(cls.defaults_for(fields), fields)
 
     def check(self) -> None:
         """Raises `OptionError` or `UsageError` for values that cannot be meant."""
@@ -178,8 +172,7 @@ class RunConfig:
             raise checks.OptionError(
                 "demo", " ".join(self.demo) or "empty", "demonstrations, or none"
             )
-        if self.tensorboard and importlib.util.find_spec("tensorboardX") is None:
-            raise UsageError("tensorboard needs the extra: pip install 'bqfd-jax[tensorboard]'")
+        check_tensorboard(self.tensorboard)
 
     def _values(self, *names: str) -> dict[str, Any]:
         return {name: getattr(self, name) for name in names}
