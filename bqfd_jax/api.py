@@ -113,7 +113,9 @@ def train(
             **options,
         },
     )
-    world, run_config = _world(env, eval_env, run_config)
+    if resume and out is None:
+        raise ValueError("resume needs the folder of the run to continue: give out")
+    world, run_config = _world(env, eval_env, run_config, options.get("envs"))
     run_config.check()
     made = None if network is None else _own(network, world, run_config)
     job = make_job(run_config, world, given, network=made)
@@ -172,15 +174,16 @@ def _name(env: Any) -> str:
     return getattr(env, "name", None) or getattr(env, "__name__", None) or type(env).__name__
 
 
-def _world(env: Any, eval_env: Any, config: RunConfig) -> tuple[World, RunConfig]:
+def _world(env: Any, eval_env: Any, config: RunConfig, envs: int | None) -> tuple[World, RunConfig]:
     """Where environments come from; those that are made already decide how many there are."""
+    made_here = isinstance(env, str) or (callable(env) and not hasattr(env, "step"))
+    if made_here and eval_env is not None:
+        raise ValueError(f"eval_env is for environments that are made already, not for {env!r}")
     if isinstance(config, AtariConfig):
         return AtariWorld(config), config
-    if isinstance(env, str):
-        return GymWorld(config), config
-    if callable(env) and not hasattr(env, "step"):
-        return GymWorld(config, env), config
-    env = as_environment(env, seed=config.seed)
+    if made_here:
+        return GymWorld(config, None if isinstance(env, str) else env), config
+    env = as_environment(env, envs, seed=config.seed)
     config = dataclasses.replace(config, env=_name(env), envs=env.num_lanes)
     if eval_env is not None:
         eval_env = as_environment(eval_env, seed=config.seed)

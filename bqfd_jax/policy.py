@@ -167,7 +167,7 @@ def load_policy(path: str | os.PathLike[str], *, network: Any = None) -> Policy:
 
     Args:
       path: what `save_policy` wrote.
-      network: the same that was trained, if it was one's own; see `learning.train`.
+      network: the same that was trained, if it was one's own; see `bqfd_jax.train`.
 
     Raises:
       FileNotFoundError: there is no such file.

@@ -13,7 +13,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from helpers import configure, looking_network
 
 from bqfd_jax.agents import PddDqnConfig, make_agent
-from bqfd_jax.envs.gym_making import time_limit
 from bqfd_jax.envs.gymnasium import GymVector
 from bqfd_jax.envs.host import HostEnvironmentError, Scores
 from bqfd_jax.replay import make_replay, rows
@@ -170,15 +169,6 @@ def test_a_time_limit_is_no_termination():
     shown, _ = play(env, 3)
     assert shown[3].is_last.all()
     np.testing.assert_array_equal(shown[3].discount, [1, 1])
-
-
-def test_time_limits_of_ids_that_name_their_module():
-    assert time_limit("CartPole-v1") == 500
-    assert time_limit("gymnasium.envs.classic_control:CartPole-v1") == 500
-    # Without a version it is the latest, as in `make`.
-    assert time_limit("CartPole") == 500
-    gymnasium.register("bqfd-Endless-v0", entry_point=Chain)
-    assert time_limit("bqfd-Endless-v0") is None
 
 
 # --- Seeds, types, rewards ---

@@ -1,7 +1,6 @@
 """gymnasium's environments: finding them, putting them side by side, refusing what is of no use."""
 
 import difflib
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,22 +12,6 @@ from bqfd_jax import checks
 def environments() -> tuple[str, ...]:
     """Ids of all environments that are registered."""
     return tuple(sorted(load_gymnasium().registry))
-
-
-def time_limit(env: str) -> int | None:
-    """Steps after which episodes of an environment are truncated; None: never."""
-    gymnasium = load_gymnasium()
-    # `make` imports the module that an id may name, `spec` does not.
-    module, _, name = env.rpartition(":")
-    if module:
-        importlib.import_module(module)
-    # It also takes the latest version of an id that names none.
-    registration = importlib.import_module("gymnasium.envs.registration")
-    namespace, plain, version = registration.parse_env_id(name)
-    if version is None:
-        version = registration.find_highest_version(namespace, plain)
-        name = registration.get_env_id(namespace, plain, version)
-    return gymnasium.spec(name).max_episode_steps
 
 
 # --- Side by side ---

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal, Self
 
 from bqfd_jax import checks, demos
 from bqfd_jax.agents import presets
-from bqfd_jax.envs.gym_making import time_limit
 from bqfd_jax.envs.gymnasium import GymVector
 from bqfd_jax.networks import for_observation
 from bqfd_jax.runs.config import RunConfig
@@ -110,15 +109,10 @@ class GymWorld:
         return self.make(self._config.envs, EnvStream.TRAINING, resumed_at=resumed_at)
 
     def evaluation(self, *, film: bool = False) -> GymVector:
-        """Environments that nobody learns from; episodes without a limit get one."""
-        config = self._config
-        is_limited = isinstance(self._env, str) and time_limit(self._env)
-        return self.make(
-            1 if film else config.eval_episodes,
-            EnvStream.FILM if film else EnvStream.EVALUATION,
-            max_episode_steps=None if is_limited else config.eval_max_steps,
-            render=film,
-        )
+        """Environments that nobody learns from."""
+        if film:
+            return self.make(1, EnvStream.FILM, render=True)
+        return self.make(self._config.eval_episodes, EnvStream.EVALUATION)
 
     def make_network(self, env: HostEnvironment) -> MadeNetwork:
         """Dense layers for vectors, convolutions for images, of the config's width."""

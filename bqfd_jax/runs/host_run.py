@@ -33,6 +33,7 @@ class Evaluator:
             env,
             stack=job.config.stack,
             epsilon=job.config.eval_epsilon,
+            max_steps=job.config.eval_max_steps,
         )
 
     def __call__(self, params: Params, step: int, on_step: OnStep | None = None) -> Evaluation:

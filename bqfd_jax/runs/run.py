@@ -17,7 +17,7 @@ from bqfd_jax.runs import folder, report, stored
 from bqfd_jax.runs.atari import AtariConfig, AtariWorld
 from bqfd_jax.runs.checkpoint import Checkpointer
 from bqfd_jax.runs.config import RunConfig
-from bqfd_jax.runs.errors import UsageError
+from bqfd_jax.runs.errors import Stopped, UsageError
 from bqfd_jax.runs.gym import GymConfig, GymWorld
 from bqfd_jax.runs.host_run import Evaluator, HostRun
 from bqfd_jax.runs.job import Job, make_job
@@ -45,7 +45,7 @@ def opened(job: Job, sink: Sink, *, in_memory: bool = False) -> Iterator[HostRun
     name = f"{config.experiment}-{config.title.replace('/', '-').replace(':', '-')}"
     out = folder.prepare(config.out, config.stored(), name=name, resume=config.resume)
     with folder.sole_use(out):
-        if config.demo in (("make",), ("given",)) and not config.resume:
+        if config.demo in (("make",), ("given",)):
             keep_demonstrations(out, job.demonstrations)
         sink.say(describe(job, out))
         journal = Journal(out, sink, keep=config.keep_checkpoints, tensorboard=config.tensorboard)
@@ -148,7 +148,10 @@ class Run:
           episodes: how many, side by side.
           epsilon: probability of a random action; the run's own unless given.
           max_steps: agent steps after which an episode is cut; the run's own unless given.
-          sink: what is told of progress.
+          sink: what is told of progress, and asked whether to stop.
+
+        Raises:
+          Stopped: it was asked to.
         """
         config = dataclasses.replace(
             self.config,
@@ -168,6 +171,8 @@ class Run:
                 nonlocal done
                 bar.at(done)
                 done += 1
+                if sink.stop_asked():
+                    raise Stopped("stopped in the evaluation; nothing was written")
 
             return Evaluator(job, job.world.evaluation())(params, step, on_step)
 
@@ -177,7 +182,10 @@ class Run:
         if (trouble := job.world.no_film()) is not None:
             raise UsageError(f"{self.config.title} cannot be rendered: {trouble}")
         step, params = self._last_network(job)
-        report.film(job, params, path, step)
+        try:
+            report.film(job, params, path, step)
+        except ImportError as error:
+            raise UsageError(f"{error}, or ask for no film") from error
 
     def resume(self, *, steps: int | None = None, sink: Sink | None = None) -> report.Summary:
         """Goes on where the last checkpoint stands; with `steps` to another length."""
@@ -185,9 +193,11 @@ class Run:
         if steps is not None and steps != config.steps:
             self._check_longer(steps)
             config = config.lengthened(steps)
-            folder.write_config(self.folder, config.stored())
+            config.check()
+            with folder.sole_use(self.folder):
+                folder.write_config(self.folder, config.stored())
+            self.config = config
         config = dataclasses.replace(config, out=self.folder, resume=True)
-        config.check()
         return start(load_job(config), sink or Sink())
 
     def _check_longer(self, steps: int) -> None:

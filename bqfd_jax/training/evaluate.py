@@ -69,6 +69,7 @@ def make_evaluate(
     *,
     stack: int = 1,
     epsilon: float = 0.001,
+    max_steps: int | None = None,
 ) -> Evaluate:
     """A function that plays one episode in every lane by a network and gives their scores.
 
@@ -77,6 +78,7 @@ def make_evaluate(
       env: environments that nobody else steps; they are reset each time.
       stack: frames per observation.
       epsilon: probability of a random action.
+      max_steps: after which all episodes are cut off.
 
     Returns:
       `evaluate(key, params, on_step=None)` -> `Evaluation`; see `play`.  The key is consumed.
@@ -105,6 +107,6 @@ def make_evaluate(
             time += 1
             return np.asarray(actions)
 
-        return play(env, choose, on_step=on_step)
+        return play(env, choose, max_steps=max_steps, on_step=on_step)
 
     return evaluate
