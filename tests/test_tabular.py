@@ -216,12 +216,12 @@ def test_the_bomb_is_left_for_good_by_our_rule_and_not_by_the_printed_one():
 
 
 def test_the_problem_is_the_environment():
-    from bqfd_jax.envs import deep_sea
+    from bqfd_jax.envs import deep_sea, deep_sea_values
 
     size = 6
     for case, params in (("treasure", deep_sea.treasure(size)), ("bomb", deep_sea.bomb(size))):
         ours = tabular.optimal_q(deep_sea_problem(size, case), gamma=0.9)
-        theirs = deep_sea.optimal_q(params, size, gamma=0.9)
+        theirs = deep_sea_values.optimal_q(params, size, gamma=0.9)
         reachable = np.tril(np.ones((size, size), bool))
         np.testing.assert_allclose(
             np.asarray(ours)[reachable], np.asarray(theirs)[reachable], atol=1e-6
