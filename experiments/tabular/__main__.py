@@ -179,12 +179,7 @@ def forgetting(config: Config) -> dict[str, np.ndarray]:
 def resting_value(config: Config) -> float:
     """Where the printed rule leaves the expert's action: `q = c (1 - pi)`, the other one at -q."""
     c = 4 * config.variance * config.eta
-    low, high = 0.0, c
-    for _ in range(100):
-        middle = (low + high) / 2
-        rises = c / (1 + np.exp(2 * config.eta * middle)) > middle
-        low, high = (middle, high) if rises else (low, middle)
-    return low
+    return scipy.optimize.brentq(lambda q: c / (1 + np.exp(2 * config.eta * q)) - q, 0.0, c)
 
 
 # --- Algorithm 1 ---
