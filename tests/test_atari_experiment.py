@@ -11,22 +11,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
+from run_sinks import Noting, StopAt
 
+import bqfd_jax
 from bqfd_jax import demos
-from bqfd_jax.runs import folder as run_folder
-from bqfd_jax.runs import loop as host_run
-from bqfd_jax.runs.checkpoint import CheckpointError
-from bqfd_jax.runs.folder import RunError, UsageError
-from bqfd_jax.runs.metrics import read_jsonl
-from experiments.atari.__main__ import __main__ as atari
-from experiments.atari.__main__ import config as atari_config
-from experiments.atari.job import prepare_shape, unique_names
+from bqfd_jax.runs import folder, host_run, report
+from bqfd_jax.runs.atari import AtariConfig
+from bqfd_jax.runs.checkpoint import Checkpointer, CheckpointError
+from bqfd_jax.runs.errors import RunError, Stopped, UsageError
+from bqfd_jax.runs.journal import Journal
+from bqfd_jax.runs.metrics import MetricsWriter, read_jsonl
+from bqfd_jax.runs.run import load_job, start
+from experiments.atari import __main__ as atari
 
 ROOT = Path(__file__).parent.parent
 SCRATCH = Path(tempfile.mkdtemp(prefix="bqfd-jax-tests-"))
@@ -83,7 +84,7 @@ def tiny(demo) -> list[str]:
     return [str(part) for name, value in options.items() for part in (f"--{name}", value)]
 
 
-def start(*options) -> subprocess.Popen:
+def begin(*options) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-m", "experiments.atari", *map(str, options)],
         cwd=ROOT,
@@ -95,7 +96,7 @@ def start(*options) -> subprocess.Popen:
 
 
 def run(*options) -> tuple[int, str]:
-    process = start(*options)
+    process = begin(*options)
     out, err = process.communicate(timeout=300)
     return process.returncode, out + err
 
@@ -113,8 +114,6 @@ def whole(tiny, tmp_path_factory) -> tuple[Path, str]:
 def quick(monkeypatch):
     """For runs within this process."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(SCRATCH))
-    # How long it will take is of no interest here, and to find out takes long.
-    monkeypatch.setattr(host_run, "measure_pace", lambda job: host_run.Pace(0.0, 0.0))
 
 
 @pytest.fixture
@@ -167,7 +166,8 @@ def test_the_folder_has_what_the_readme_promises(whole):
 
 def test_a_single_demonstration_is_told_of_by_name(whole):
     out, _ = whole
-    assert json.loads((out / "config.json").read_text())["demo"].endswith("beginning.npz")
+    (named,) = json.loads((out / "config.json").read_text())["demo"]
+    assert named.endswith("beginning.npz")
     rows = [row for row in read_jsonl(out / "metrics.jsonl") if row["step"] > 60]
     rows = [row for row in rows if "eval_mean" not in row]
     assert all(row["demo/beginning/share"] == 1.0 for row in rows)
@@ -179,8 +179,8 @@ def test_a_single_demonstration_is_told_of_by_name(whole):
 
 def test_what_will_happen_is_said_before_it_does(whole):
     text = whole[1]
-    before = text[: text.index("expected time")]
-    assert "Breakout, bqfd, seed 0, preset laptop: 240 agent steps in 3 games" in before
+    before = text[: text.index("checkpoint at step 0")]
+    assert "Breakout, bqfd, seed 0, preset laptop: 240 agent steps in 3 environments" in before
     assert f"{DEMO_STEPS} steps, score {DEMO_SCORE}" in before
     assert re.search(r"replay: \d+ rows, 0\.\d\d GB", before)
     assert "cpu" in before
@@ -195,7 +195,7 @@ def test_what_will_happen_is_said_before_it_does(whole):
 def test_killed_during_a_checkpoint_or_after_it_goes_on(tiny, tmp_path, run_here, quick):
     out = tmp_path / "killed"
     checkpoints = out / "checkpoints"
-    process = start(*tiny, "--out", out)
+    process = begin(*tiny, "--out", out)
     deadline = time.monotonic() + 200
     # While the second of the training's checkpoints is being written.
     while not any(checkpoints.glob("tmp-*-step-120")) and not any(checkpoints.glob("0*-step-120")):
@@ -215,14 +215,14 @@ def test_killed_during_a_checkpoint_or_after_it_goes_on(tiny, tmp_path, run_here
 def test_ctrl_c_saves_and_says_how_to_go_on(tiny, tmp_path):
     out = tmp_path / "stopped"
     # As large a replay as the other runs have, so that nothing is compiled anew.
-    process = start(*tiny, "--out", out, "--steps", "100000", "--replay-rows", "240")
+    process = begin(*tiny, "--out", out, "--steps", "100000", "--replay-rows", "240")
     while not (out / "metrics.jsonl").exists() or len(read_jsonl(out / "metrics.jsonl")) < 4:
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     text = "".join(process.communicate(timeout=60))
     assert process.returncode == 130
-    assert f"--out {out} --resume" in text
+    assert f"continue with `bqfd resume {out}`" in text
     assert "Traceback" not in text
     steps = [int(path.name.split("-")[-1]) for path in (out / "checkpoints").iterdir()]
     logged = read_jsonl(out / "metrics.jsonl")[-1]["step"]
@@ -261,14 +261,19 @@ def test_evaluate_and_compare(copy, tmp_path, run_here, quick):
 
 
 @pytest.fixture
-def config(tiny, tmp_path, quick) -> atari_config.Config:
-    return atari_config.parse([*tiny, "--out", str(tmp_path / "run"), "--no-video"], "")
+def config(tiny, tmp_path, quick) -> AtariConfig:
+    return atari.parse([*tiny, "--out", str(tmp_path / "run"), "--no-video"])
+
+
+def train(config, sink=None) -> report.Summary:
+    return start(load_job(config), sink or Noting())
 
 
 @pytest.mark.slow
-def test_other_agents_and_no_demonstration(config, capsys):
+def test_other_agents_and_no_demonstration(config):
+    sink = Noting()
     for agent, changes in (
-        ("dqn", {"demo": "none"}),
+        ("dqn", {"demo": ("none",)}),
         ("dqfd", {}),
         ("bootstrapped", {"envs": 1, "update_period": 0.5, "learning_starts": 230}),
     ):
@@ -277,96 +282,77 @@ def test_other_agents_and_no_demonstration(config, capsys):
             agent_config = dataclasses.replace(agent_config, ensemble_size=2)
         out = config.out.with_name(agent)
         changes = changes | {"agent": agent, agent: agent_config, "out": out}
-        atari.train(dataclasses.replace(config, **changes))
-        summary = json.loads((out / "summary.json").read_text())
+        summary = train(dataclasses.replace(config, **changes), sink)
         pretrained = 0 if agent == "dqn" else 2
         trained = 20 if agent == "bootstrapped" else 30
         assert summary["updates"] == pretrained + trained
         assert (summary["demo"] is None) == (agent == "dqn")
-    assert "visit weight" not in capsys.readouterr().err
+    assert not any("visit weight" in note for note in sink.notes)
 
 
 @pytest.mark.slow
-def test_without_the_replay_checkpoints_are_small_and_counts_resume_at_their_mean(
-    config, monkeypatch
-):
+def test_without_the_replay_checkpoints_are_small_and_counts_resume_at_their_mean(config):
     config = dataclasses.replace(
         config, checkpoint_replay=False, bqfd=dataclasses.replace(config.bqfd, batch_size=64)
     )
-    atari.train(config)
+    train(config)
     checkpoint = max((config.out / "checkpoints").glob("0*"))
     size = sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file())
     # Learner, target and Adam's two moments: no frames.
     assert size < 4_000_000
-    job, _ = atari.prepare(config)
-    training = host_run.Training(job, config.out, resume=True)
-    visits = np.asarray(training.loop.state.replay.visit_count)
+    job, sink = load_job(dataclasses.replace(config, resume=True)), Noting()
+    state = host_run.HostRun(job, Journal(config.out, sink), sink, resume=True).loop.state
+    visits = np.asarray(state.replay.visit_count)
     assert (visits == visits[0]).all()
     assert visits[0] > 1
-    assert int(training.loop.state.replay.num_added) == 0
-    assert training.loop.step == 240
+    assert int(state.replay.num_added) == 0
+    assert int(state.step) == 240
 
 
-def test_training_goes_on_without_disk_space(config, monkeypatch, capsys):
-    def no_space(self, step, state):
+def test_training_goes_on_without_disk_space(config, monkeypatch):
+    def no_space(self, step, items):
         raise CheckpointError("could not save: no space left on device")
 
-    monkeypatch.setattr(host_run.Checkpointer, "save", no_space)
-    atari.train(config)
-    text = capsys.readouterr()
-    assert "WARNING: NO CHECKPOINT at step 60" in text.out + text.err
-    assert "no space left" in text.out + text.err
+    monkeypatch.setattr(Checkpointer, "save", no_space)
+    sink = Noting()
+    train(config, sink)
+    message = "NO CHECKPOINT at step 60: could not save: no space left on device"
+    assert message in sink.warnings
     check_metrics(config.out)
 
 
-def test_rows_that_could_not_be_written_come_later(tmp_path, monkeypatch, capsys):
-    writer = run_folder.PatientWriter(tmp_path / "metrics.jsonl", position=0)
-    real, fails = run_folder.MetricsWriter.write, [False, True, True, False]
+def test_rows_that_could_not_be_written_come_later(tmp_path, monkeypatch):
+    sink = Noting()
+    journal = Journal(tmp_path, sink)
+    journal.open()
+    real, fails = MetricsWriter.write, [False, True, True, False]
 
     def write(self, row):
         if fails.pop(0):
             raise OSError(28, "No space left on device")
         real(self, row)
 
-    monkeypatch.setattr(run_folder.MetricsWriter, "write", write)
-    with writer:
-        writer.write({"step": 1})
-        writer.write({"step": 2})
-        assert "cannot be written" in capsys.readouterr().out
-        fails[:] = [True, False, False]
-        writer.write({"step": 3})
-        writer.flush()
+    monkeypatch.setattr(MetricsWriter, "write", write)
+    journal.write({"step": 1})
+    journal.write({"step": 2})
+    assert "metrics.jsonl cannot be written" in sink.warnings[0]
+    fails[:] = [True, False, False]
+    journal.write({"step": 3})
+    journal.flush()
+    journal.close()
     assert [row["step"] for row in read_jsonl(tmp_path / "metrics.jsonl")] == [1, 2, 3]
+    assert [row["step"] for row in journal.rows] == [1, 2, 3]
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_before_it_is_saved(config):
     config = dataclasses.replace(
         config, bqfd=dataclasses.replace(config.bqfd, learning_rate=1e38, pretrain_updates=1)
     )
-    message = r"became (nan|inf) before step \d+.* none yet.*--bqfd.learning-rate"
+    message = r"became (nan|inf) before step \d+.* none.*--bqfd.learning-rate"
     with pytest.raises(RunError, match=message):
-        atari.train(config)
+        train(config)
     assert not (config.out / "checkpoints").exists()
     assert not (config.out / "summary.json").exists()
-
-
-class StopAt:
-    """Asks to stop when the run has come so far."""
-
-    def __init__(self, monkeypatch, *, step=None, updates=None):
-        self.step, self.updates = step, updates
-        made = host_run.Training.__init__
-
-        def remember(training, *arguments, **options):
-            self.training = training
-            made(training, *arguments, **options)
-
-        monkeypatch.setattr(host_run.Training, "__init__", remember)
-
-    def __call__(self):
-        if self.updates is not None:
-            return self.training.updates >= self.updates
-        return self.training.loop.step >= self.step
 
 
 @pytest.mark.parametrize(
@@ -382,73 +368,73 @@ class StopAt:
 )
 def test_wherever_a_run_is_stopped_nothing_is_missing_when_it_goes_on(config, monkeypatch, where):
     monkeypatch.setattr(host_run, "_CHUNK", 1)
-    stop = StopAt(monkeypatch, **where)
-    with monkeypatch.context() as patch:
-        patch.setattr(atari.run_folder, "stop_signals", lambda when: nullcontext(stop))
-        with pytest.raises(run_folder.StopRequested, match="--resume"):
-            atari.train(config)
-    atari.train(dataclasses.replace(config, resume=True))
+    with pytest.raises(Stopped, match="bqfd resume"):
+        train(config, StopAt(**where))
+    summary = train(dataclasses.replace(config, resume=True))
     check_metrics(config.out)
-    summary = json.loads((config.out / "summary.json").read_text())
     assert summary["final"]["mean"] is not None
     # And once more, when there is nothing left to do.
     metrics = (config.out / "metrics.jsonl").read_bytes()
-    atari.train(dataclasses.replace(config, resume=True))
+    train(dataclasses.replace(config, resume=True))
     assert (config.out / "metrics.jsonl").read_bytes() == metrics
 
 
 @pytest.mark.slow
-def test_odd_lengths(config, monkeypatch):
+def test_odd_lengths(config):
     """Fewer steps than games, no evaluation on the way, a log period that is never reached."""
     odd = dataclasses.replace(config, steps=2, eval_period=0, log_period=1000, final_steps=1)
-    atari.train(odd)
+    summary = train(odd)
     rows = read_jsonl(config.out / "metrics.jsonl")
     assert [(row["step"], "eval_mean" in row) for row in rows] == [
         (0, False),
         (3, False),
         (3, True),
     ]
-    assert json.loads((config.out / "summary.json").read_text())["final"]["mean"] is not None
+    assert summary["final"]["mean"] is not None
 
 
-def test_a_full_disk_at_the_end_still_leaves_the_table(config, monkeypatch, capsys):
+def test_a_full_disk_at_the_end_still_leaves_the_table(config, monkeypatch):
+    write = report.files.write_json
 
-    def no_space(path, obj):
-        raise OSError(28, "No space left on device")
+    def no_space(path, content):
+        if path.name == "summary.json":
+            raise OSError(28, "No space left on device")
+        write(path, content)
 
-    monkeypatch.setattr(host_run, "write_json_atomic", no_space)
+    monkeypatch.setattr(report.files, "write_json", no_space)
+    sink = Noting()
     with pytest.raises(RunError, match=r"summary.json: .*No space left"):
-        atari.train(config)
-    assert "final score" in capsys.readouterr().out
+        train(config, sink)
+    assert any("final score" in line for line in sink.lines)
     assert (config.out / "learning_curve.png").exists()
 
 
 def test_a_folder_is_worked_in_by_one_process_at_a_time(tmp_path):
     with (
-        run_folder.sole_use(tmp_path),
+        folder.sole_use(tmp_path),
         pytest.raises(UsageError, match=f"another process is at work in {tmp_path}"),
-        run_folder.sole_use(tmp_path),
+        folder.sole_use(tmp_path),
     ):
         pass
     # And free when it has ended.
-    with run_folder.sole_use(tmp_path):
+    with folder.sole_use(tmp_path):
         pass
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
-def test_metrics_that_were_damaged_are_named(tmp_path, config):
+def test_metrics_that_were_damaged_are_named(tmp_path):
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text('{"step": 1}\nnonsense\n')
     with pytest.raises(RunError, match=r"metrics.jsonl, line 2 is not JSON.*Put the file back"):
-        host_run._open_metrics(config, tmp_path, metrics.stat().st_size)
+        Journal(tmp_path, Noting(), position=metrics.stat().st_size).open()
 
 
-def test_resuming_with_other_options_shows_the_difference(tiny, whole, config):
+def test_resuming_with_other_options_shows_the_difference(whole, config):
     changed = dataclasses.replace(
         config, out=whole[0], resume=True, seed=1, bqfd=dataclasses.replace(config.bqfd, eta=1.0)
     )
     with pytest.raises(UsageError) as error:
-        atari.train(changed)
+        train(changed)
     assert "seed: was 0, now 1" in str(error.value)
     assert "bqfd.eta: was 3.0, now 1.0" in str(error.value)
 
@@ -461,13 +447,11 @@ def test_resuming_with_other_options_shows_the_difference(tiny, whole, config):
         (["--game", "Pong"], "no demonstration of Pong"),
         (["--game", "Seaquest", "--demo", "strong"], "no demonstration 'strong' of Seaquest"),
         (["--demo", "runs/nothing.npz"], "no file runs/nothing.npz"),
-        (["--demo", "none", "--replay-rows", "100000000"], "use --replay-rows"),
+        (["--demo", "none", "--replay-rows", "100000000"], "set replay_rows to"),
         (["--demo", "none", "--replay-rows", "3000000000"], "do not fit into int32"),
         (["--resume"], "--out"),
         (["--bqfd.gamma", "1.5"], "gamma is 1.5"),
         (["evaluate", "--run", "runs/nothing"], "no config.json"),
-        (["evaluate", "--run", "runs/nothing", "--episodes", "0"], "--episodes is 0"),
-        (["evaluate", "--run", "runs/nothing", "--epsilon", "2"], "--epsilon is 2"),
         (["compare", "runs/nothing"], "no summary.json"),
         (["compare"], "name the folders"),
     ],
@@ -478,6 +462,13 @@ def test_bad_input_is_named(options, named, run_here, monkeypatch):
     code, text = run_here(atari.main, *options)
     assert code == 2
     assert named in re.sub(r"\s+", " ", text)
+
+
+def test_evaluations_that_cannot_be_meant(whole, run_here, quick):
+    for option, value in (("episodes", 0), ("epsilon", 2), ("max-steps", 0)):
+        code, text = run_here(atari.main, "evaluate", "--run", whole[0], f"--{option}", value)
+        assert code == 2
+        assert f"--{option} is {value}" in text
 
 
 @pytest.fixture
@@ -503,24 +494,24 @@ def human(tmp_path) -> Path:
 
 
 def test_rows_of_several_demonstrations_lie_one_after_the_other(demo, human, config):
-    job, found = atari.prepare(dataclasses.replace(config, demo=(str(demo), str(human))))
-    assert [demonstration.name for demonstration in found] == ["beginning", "beginning-2"]
-    rows = job.demonstrations
+    job = load_job(dataclasses.replace(config, demo=(str(demo), str(human))))
+    assert [shown.name for shown in job.demonstrations] == ["beginning", "beginning-2"]
+    rows = job.setup.demonstrations
     assert rows.frame.shape == (201 + 62, 84, 84)
     np.testing.assert_array_equal(np.flatnonzero(rows.is_first), [0, 201, 201 + 41])
     np.testing.assert_array_equal(rows.frame[201:], demos.load(human).frames)
     np.testing.assert_allclose(rows.reward[201:241], np.log(3), rtol=1e-6)
-    assert job.replay.layout.num_demo_rows == 263
+    assert job.setup.replay.layout.num_demo_rows == 263
 
 
 @pytest.mark.slow
-def test_several_demonstrations_of_both_kinds(demo, human, config, monkeypatch, capsys):
+def test_several_demonstrations_of_both_kinds(demo, human, config):
     config = dataclasses.replace(config, demo=(str(demo), str(human)))
-    atari.train(config)
-    text = capsys.readouterr().out
-    assert f"{demo}, 200 steps, score 9" in text
-    assert f"{human}, 60 steps, score 80, 40" in text
-    summary = json.loads((config.out / "summary.json").read_text())
+    sink = Noting()
+    summary = train(config, sink)
+    text = "\n".join(sink.lines)
+    assert "beginning, 200 steps, score 9" in text
+    assert "beginning-2, 60 steps, score 80, 40" in text
     # Both call themselves the same.
     assert summary["demos"] == [
         {"name": "beginning", "score": 9, "steps": 200},
@@ -537,18 +528,16 @@ def test_several_demonstrations_of_both_kinds(demo, human, config, monkeypatch, 
     # Read back, evaluated, and gone on with.
     stored = json.loads((config.out / "config.json").read_text())
     assert stored["demo"] == [str(demo), str(human)]
-    again = atari_config.from_stored(stored)
-    assert again.demo == config.demo
-    assert prepare_shape(again).replay.layout.num_demo_rows == 201 + 62
-    atari.train(dataclasses.replace(config, resume=True))
+    assert AtariConfig.from_stored(stored).demo == config.demo
+    train(dataclasses.replace(config, resume=True))
 
 
-def test_one_demonstration_is_stored_as_it_was_before_there_could_be_several(config, demo):
-    stored = atari_config.stored(config)
-    assert stored["demo"] == str(demo)
-    assert atari_config.from_stored(stored | {"demo": "default"}).demo == ("default",)
-    assert dataclasses.replace(config, demo="none").pretrain_updates == 0
-    both = atari_config.parse(["--demo", "default", "strong"], "")
+def test_demonstrations_are_stored_as_a_list(config, demo):
+    stored = config.stored()
+    assert stored["demo"] == [str(demo)]
+    assert AtariConfig.from_stored(stored | {"demo": ["default"]}).demo == ("default",)
+    assert dataclasses.replace(config, demo=("none",)).pretrain_updates == 0
+    both = atari.parse(["--demo", "default", "strong"])
     assert both.demo == ("default", "strong")
     assert both.pretrain_updates > 0
 
@@ -563,28 +552,24 @@ def test_demonstrations_that_do_not_fit(config, human, tmp_path):
     other = save("other.npz", action_meaning=(0, 1, 4, 3))
     pong = save("pong.npz", game="Pong")
     for demo, message in (
-        (("none", "default"), "--demo is none default"),
-        ((), "--demo is empty"),
-        ((wrong,), "wrong.npz: it knows 5 actions, but Breakout has 4"),
-        ((large,), r"large.npz: its frames are uint8\[8, 8\], but must be uint8\[84, 84\]"),
-        ((str(human), other), "their actions mean different things"),
+        (("none", "default"), "demo is 'none default'"),
+        ((), "demo is 'empty'"),
+        ((wrong,), "'beginning' knows 5 actions, but the environment has 4"),
+        ((large,), r"has observations uint8\[8, 8\], but the environment shows uint8\[84, 84\]"),
+        ((str(human), other), "mean different things"),
         ((str(human), pong), "of Pong, not of Breakout"),
         ((str(human), "runs/nothing.npz"), "--demo runs/nothing.npz: there is no file"),
     ):
-        with pytest.raises(UsageError, match=message):
-            atari.train(dataclasses.replace(config, demo=demo))
+        with pytest.raises(ValueError, match=message):
+            train(dataclasses.replace(config, demo=demo))
     assert not config.out.exists()
-
-
-def test_names_become_unique():
-    assert unique_names(["a", "b", "a", "a-2", "a"]) == ["a", "b", "a-2", "a-2-2", "a-3"]
 
 
 def test_a_demonstration_of_another_game_or_a_tampered_one(demo, config, tmp_path):
     with pytest.raises(UsageError, match="of Breakout, not of Freeway"):
-        atari.train(dataclasses.replace(config, game="Freeway"))
+        train(dataclasses.replace(config, game="Freeway"))
     cut = tmp_path / "cut.npz"
     cut.write_bytes(demo.read_bytes()[:200])
     with pytest.raises(UsageError, match="damaged"):
-        atari.train(dataclasses.replace(config, demo=str(cut)))
+        train(dataclasses.replace(config, demo=(str(cut),)))
     assert not config.out.exists()

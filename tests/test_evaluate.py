@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from helpers import CountingEnvironment, looking_network
 
-from bqfd_jax.training.evaluate import make_evaluate
+from bqfd_jax.training.evaluate import make_evaluate, play
 
 
-def evaluate(num_lanes, *, epsilon=0.0, stack=2, **options):
+def evaluate(num_lanes, *, epsilon=0.0, stack=2, max_steps=None, **options):
     env = CountingEnvironment(num_lanes)
     network = looking_network(env.num_actions)
-    play = make_evaluate(network.apply, env, stack=stack, epsilon=epsilon)
-    return env, play(network.init(jax.random.key(0), None), jax.random.key(1), **options)
+    player = make_evaluate(network.apply, env, stack=stack, epsilon=epsilon, max_steps=max_steps)
+    return env, player(jax.random.key(1), network.init(jax.random.key(0), None), **options)
 
 
 def test_each_lane_counts_its_first_episode():
@@ -31,10 +31,10 @@ def test_each_lane_counts_its_first_episode():
 def test_a_second_evaluation_starts_anew():
     env = CountingEnvironment(2)
     network = looking_network(env.num_actions)
-    play = make_evaluate(network.apply, env, stack=2, epsilon=0.0)
+    player = make_evaluate(network.apply, env, stack=2, epsilon=0.0)
     params = network.init(jax.random.key(0), None)
-    first = play(params, jax.random.key(1))
-    second = play(params, jax.random.key(2))
+    first = player(jax.random.key(1), params)
+    second = player(jax.random.key(2), params)
     assert first.scores.tolist() == second.scores.tolist()
 
 
@@ -50,8 +50,8 @@ def test_truncated_episodes_are_told_apart(monkeypatch):
 
     monkeypatch.setattr(env, "reset", second_episode)
     network = looking_network(env.num_actions)
-    play = make_evaluate(network.apply, env, stack=2, epsilon=0.0)
-    result = play(network.init(jax.random.key(0), None), jax.random.key(1))
+    player = make_evaluate(network.apply, env, stack=2, epsilon=0.0)
+    result = player(jax.random.key(1), network.init(jax.random.key(0), None))
     assert result.truncated.tolist() == [False, True]
 
 
@@ -59,10 +59,10 @@ def test_epsilon_is_the_share_of_random_actions():
     env = CountingEnvironment(1000)
     # 2 + l steps: long enough in total for the shares to settle.
     network = looking_network(env.num_actions)
-    play = make_evaluate(network.apply, env, stack=2, epsilon=0.5)
-    play(
-        network.init(jax.random.key(0), None),
+    player = make_evaluate(network.apply, env, stack=2, epsilon=0.5)
+    player(
         jax.random.key(1),
+        network.init(jax.random.key(0), None),
         on_step=lambda step: len(env.actions) == 2,
     )
     # At time 0 action 0 is preferred, so it has probability 1/2 + 1/10.
@@ -78,6 +78,21 @@ def test_a_watcher_sees_every_step_and_may_stop():
     env, result = evaluate(2, on_step=lambda step: True)
     assert len(env.actions) == 0
     assert result.lengths.tolist() == [0, 0]
+
+
+def test_episodes_are_cut_after_so_many_steps():
+    env, result = evaluate(3, max_steps=3)
+    # Lanes have 2, 3 and 4 steps: what ends with the last of them is not cut.
+    assert result.truncated.tolist() == [False, False, True]
+    assert result.lengths.tolist() == [2, 3, 3]
+    assert len(env.actions) == 3
+
+
+def test_anything_that_chooses_can_play():
+    env = CountingEnvironment(2)
+    result = play(env, lambda step: step.frame[:, 2] + 1)
+    # Twice what the steps pay: 10 t + action, and a thousand for the lane.
+    assert result.scores.tolist() == [2 * (1 + 12), 2 * (3000 + 1 + 12 + 23)]
 
 
 def test_epsilon_must_be_a_probability():

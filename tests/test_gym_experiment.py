@@ -12,39 +12,31 @@ import av
 import gymnasium
 import numpy as np
 import pytest
-from gym_probes import Chain, Failing
+from gym_probes import Failing
+from run_sinks import Noting, StopAt
 from scipy import stats
 
-from bqfd_jax import api as learning
-from bqfd_jax import demos
+import bqfd_jax
+from bqfd_jax import demos, load_policy
+from bqfd_jax.demos import DemonstrationError
+from bqfd_jax.demos.making import scripts
 from bqfd_jax.envs.host import HostEnvironmentError
-from bqfd_jax.policy import load_policy
-from bqfd_jax.runs import folder as run_folder
-from bqfd_jax.runs import loop as host_run
-from bqfd_jax.runs.folder import RunError, StopRequested, UsageError
+from bqfd_jax.runs import host_run
+from bqfd_jax.runs.errors import RunError, Stopped, UsageError
+from bqfd_jax.runs.gym import GymConfig
 from bqfd_jax.runs.metrics import read_jsonl
-from experiments.gym.__main__ import __main__ as gym
-from experiments.gym.__main__ import compare_demos as gym_compare
-from experiments.gym.__main__ import config as gym_config
-from experiments.gym.__main__ import job as gym_job
-from experiments.gym.__main__ import scripts as gym_scripts
+from experiments.gym import __main__ as gym
+from experiments.gym import compare_demos as comparing
+from experiments.gym import training
 
 ROOT = Path(__file__).parent.parent
-for name, maker in (("Chain", Chain), ("Failing", Failing)):
-    if f"bqfd-{name}-v0" not in gymnasium.registry:
-        gymnasium.register(f"bqfd-{name}-v0", entry_point=maker, max_episode_steps=30)
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(host_run, "measure_pace", lambda job: host_run.Pace(0.0, 0.0))
 
 
 def tiny(out, **changes):
     """A run that takes seconds."""
-    base = gym_config.default(240)
+    base = GymConfig.of(240)
     settings = {
-        "env": "bqfd-Chain-v0",
+        "env": "gym_probes:bqfd-Probe-v0",
         "demo_quality": "bad",
         "demo_steps": 30,
         "steps": 240,
@@ -66,10 +58,7 @@ def tiny(out, **changes):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     out = tmp_path_factory.mktemp("gym") / "whole"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host_run, "measure_pace", lambda job: host_run.Pace(0.0, 0.0))
-        summary = gym.train(tiny(out))
-    return out, summary
+    return out, training.train(tiny(out), Noting())
 
 
 def check_metrics(out):
@@ -85,7 +74,11 @@ def test_the_folder_is_as_ataris(whole):
     out, summary = whole
     check_metrics(out)
     assert json.loads((out / "summary.json").read_text())["final"] == summary["final"]
-    assert (summary["game"], summary["agent"], summary["updates"]) == ("bqfd-Chain-v0", "bqfd", 55)
+    assert (summary["game"], summary["agent"], summary["updates"]) == (
+        "gym_probes:bqfd-Probe-v0",
+        "bqfd",
+        55,
+    )
     made = demos.load(out / "demonstration.npz")
     assert summary["demo"]["steps"] == len(made.actions) >= 30
     assert np.mean(made.actions == 0) > 0.7
@@ -99,38 +92,21 @@ def test_the_folder_is_as_ataris(whole):
     assert policy.act(np.eye(5, dtype=np.float32)).shape == (5,)
 
 
-def test_a_stopped_run_goes_on_and_a_finished_one_can_be_played(whole, tmp_path, monkeypatch):
+def test_a_stopped_run_goes_on_and_a_finished_one_can_be_played(tmp_path, monkeypatch):
     out = tmp_path / "stopped"
-    with monkeypatch.context() as patch:
-        # Four times in pre-training, then in the evaluation.
-        calls = iter([False] * 6 + [True] * 1000)
-        patch.setattr(host_run, "_CHUNK", 1)
-        patch.setattr(run_folder, "stop_signals", lambda when: _Context(lambda: next(calls)))
-        with pytest.raises(StopRequested, match=r"in the evaluation at step 0.*--resume"):
-            gym.train(tiny(out))
+    monkeypatch.setattr(host_run, "_CHUNK", 1)
+    with pytest.raises(Stopped, match=r"in the evaluation at step 0.*bqfd resume"):
+        training.train(tiny(out), StopAt(updates=5))
     assert not (out / "summary.json").exists()
     first = demos.load(out / "demonstration.npz").checksum
-    gym.train(tiny(out, resume=True))
+    training.train(tiny(out, resume=True), Noting())
     check_metrics(out)
     assert demos.load(out / "demonstration.npz").checksum == first
     with pytest.raises(UsageError, match="steps: was 240, now 300"):
-        gym.train(tiny(out, resume=True, steps=300))
-    gym.evaluate_run(gym.EvaluateConfig(out, episodes=3, video=False))
+        training.train(tiny(out, resume=True, steps=300), Noting())
+    gym.main(["evaluate", "--run", str(out), "--episodes", "3", "--no-video"])
     played = json.loads((out / "evaluation.json").read_text())
     assert (played["step"], played["episodes"]) == (240, 3)
-    with pytest.raises(UsageError, match="is no run folder"):
-        gym.evaluate_run(gym.EvaluateConfig(tmp_path / "nowhere"))
-
-
-class _Context:
-    def __init__(self, value):
-        self.value = value
-
-    def __enter__(self):
-        return self.value
-
-    def __exit__(self, *exception):
-        return False
 
 
 @pytest.mark.parametrize(
@@ -147,8 +123,8 @@ def test_an_environment_that_fails_leaves_a_checkpoint(tmp_path, how, message):
     config = tiny(
         tmp_path / "run", env=name, agent="dqn", demo=("none",), video=False, eval_period=0
     )
-    with pytest.raises(RunError, match=f"(?s){message}.*Last checkpoint: step 1.*--resume"):
-        gym.train(config)
+    with pytest.raises(RunError, match=f"(?s){message}.*Last good checkpoint: step 1.*bqfd resume"):
+        training.train(config, Noting())
     checkpoints = list((tmp_path / "run" / "checkpoints").glob("0*"))
     assert checkpoints
     assert max(int(path.name.split("-")[-1]) for path in checkpoints) < 240
@@ -167,24 +143,22 @@ def test_an_evaluation_that_failed_is_made_up_for(tmp_path, monkeypatch):
     monkeypatch.setattr(host_run.Evaluator, "__call__", fails_once)
     for attempt in range(3):
         with pytest.raises(RunError, match="the pole fell off"):
-            gym.train(tiny(tmp_path / "run", video=False, resume=attempt > 0))
-    summary = gym.train(tiny(tmp_path / "run", video=False, resume=True))
+            training.train(tiny(tmp_path / "run", video=False, resume=attempt > 0), Noting())
+    summary = training.train(tiny(tmp_path / "run", video=False, resume=True), Noting())
     check_metrics(tmp_path / "run")
     assert summary["final"]["mean"] is not None
 
 
-def test_demonstrations_that_do_not_fit(whole, tmp_path):
+def test_demonstrations_that_do_not_fit(tmp_path):
+    path = tmp_path / "other.npz"
     for made, message in (
-        (learning.record("CartPole-v1", gym_scripts.cart_pole, 1), r"float32\[4\]"),
-        (learning.record("Acrobot-v1", gym_scripts.acrobot, 1, max_steps=9), "knows 3 actions"),
+        (bqfd_jax.record("CartPole-v1", scripts.cart_pole, 1), r"float32\[4\]"),
+        (bqfd_jax.record("Acrobot-v1", scripts.acrobot, 1, max_steps=9), "knows 3 actions"),
+        (demos.load_named("Breakout"), "Atari"),
     ):
-        path = tmp_path / "other.npz"
         demos.save(made, path)
-        with pytest.raises(UsageError, match=message):
-            gym.train(tiny(tmp_path / "run", demo=(str(path),)))
-    demos.save(demos.load_named("Breakout"), path)
-    with pytest.raises(UsageError, match="Atari"):
-        gym.train(tiny(tmp_path / "run", demo=(str(path),)))
+        with pytest.raises(DemonstrationError, match=message):
+            training.train(tiny(tmp_path / "run", demo=(str(path),)), Noting())
     # What cannot be run leaves no folder.
     assert not (tmp_path / "run").exists()
 
@@ -220,27 +194,27 @@ def test_bad_input_is_named(options, named, run_here, monkeypatch, tmp_path):
     ("env", "best", "bad"), [("CartPole-v1", 500, 9), ("MountainCar-v0", -100, -200)]
 )
 def test_mediocre_lies_between(env, best, bad):
-    script = gym_scripts.find(env)
-    good = learning.evaluate(env, script.act, 8).mean()
-    mediocre = learning.evaluate(env, script.act, 16, epsilon=script.mediocre_epsilon).mean()
-    worst = learning.evaluate(env, gym_scripts.always(0), 8, epsilon=gym_scripts.BAD_EPSILON).mean()
+    script = scripts.find(env)
+    good = bqfd_jax.evaluate(env, script.act, 8).mean()
+    mediocre = bqfd_jax.evaluate(env, script.act, 16, epsilon=script.mediocre_epsilon).mean()
+    worst = bqfd_jax.evaluate(env, scripts.always(0), 8, epsilon=scripts.BAD_EPSILON).mean()
     assert good == pytest.approx(best, rel=0.3)
     assert worst == pytest.approx(bad, rel=0.4)
     assert worst < mediocre < good
 
 
 def test_scripts_are_found_whatever_the_version():
-    assert gym_scripts.find("CartPole-v0") is gym_scripts.find("CartPole-v1")
-    assert gym_scripts.find("module:LunarLander-v3").act is gym_scripts.lunar_lander
-    assert gym_scripts.find("Taxi-v3") is None
+    assert scripts.find("CartPole-v0") is scripts.find("CartPole-v1")
+    assert scripts.find("module:LunarLander-v3").act is scripts.lunar_lander
+    assert scripts.find("Taxi-v3") is None
 
 
 @pytest.mark.slow
-def test_without_a_script_a_policy_is_trained_and_said_so(monkeypatch, capsys):
-    monkeypatch.setattr(gym_job, "BRIEF_STEPS", 40)
-    config = tiny(None, demo_quality="mediocre")
-    (made,) = gym_job.load_demonstrations(config)
-    assert "training DQN for 40 steps to demonstrate with" in capsys.readouterr().out
+def test_without_a_script_a_policy_is_trained_and_said_so(monkeypatch):
+    monkeypatch.setattr(training, "BRIEF_STEPS", 40)
+    sink = Noting()
+    made = training.make_demonstration(tiny(None, demo_quality="mediocre"), sink)
+    assert "training DQN for 40 steps to demonstrate with" in sink.lines[0]
     assert len(made.actions) >= 30
     assert made.origin["made"].startswith("by DQN after 40 steps")
 
@@ -260,50 +234,52 @@ def summary(steps, means, demo=None):
 
 
 def test_rows_of_the_comparison_by_hand(tmp_path):
-    without = gym_compare.Case("E-v0", "dqn", None)
-    case = gym_compare.Case("E-v0", "bqfd", "mediocre")
+    without = comparing.Case("E-v0", "dqn", None)
+    case = comparing.Case("E-v0", "bqfd", "mediocre")
     results = {
         without: [summary([10, 20, 30], [0, 6, 9]), summary([10, 20, 30], [0, 1, 2])],
         case: [summary([0, 10, 20], [6, 7, 8], 5), summary([0, 10, 20], [1, 2, 4], 5)],
     }
-    row = gym_compare._row(case, results)
+    row = comparing._row(case, results)
     assert row["reached"] == [0, None]
     assert row["reached_without"] == [20, None]
     assert row["sooner"] == 1
     assert row["final_mean"] == 6
     half = stats.t.ppf(0.975, 1) * np.std([8, 4], ddof=1) / np.sqrt(2)
     assert row["final_interval"] == pytest.approx(half)
-    text = gym_compare.table([gym_compare._row(without, results), row])
+    text = comparing.table([comparing._row(without, results), row])
     assert "| mediocre (5.0) | bqfd | 6.0 ± 25.4 | 0 never | 20 never | 1 of 2 seeds |" in text
-    gym_compare.draw(tmp_path / "c.png", results)
+    comparing.draw(tmp_path / "c.png", results)
     assert (tmp_path / "c.png").stat().st_size > 5000
 
 
 @pytest.mark.slow
-def test_a_comparison_is_resumed_run_by_run(tmp_path, capsys):
-    config = gym_compare.CompareDemosConfig(
-        envs=("bqfd-Chain-v0",), agents=("bqfd",), qualities=("bad",), seeds=2, steps=120,
-        demo_steps=30, eval_period=60, eval_episodes=2, out=tmp_path / "all",
+def test_a_comparison_is_resumed_run_by_run(tmp_path, monkeypatch):
+    config = comparing.CompareDemosConfig(
+        envs=("gym_probes:bqfd-Probe-v0",), agents=("bqfd",), qualities=("bad",), seeds=2,
+        steps=120, demo_steps=30, eval_period=60, eval_episodes=2, out=tmp_path / "all",
     )  # fmt: skip
     ran = []
 
-    def train(run):
+    def train(run, sink):
         ran.append((run.agent, run.seed))
         if len(ran) == 3:
-            raise StopRequested
-        return gym.train(run)
+            raise Stopped
+        return training.train(run, sink)
 
-    with pytest.raises(StopRequested):
-        gym_compare.compare_demos(config, train)
-    gym_compare.compare_demos(config, train)
+    monkeypatch.setattr(comparing, "train", train)
+    sink = Noting()
+    with pytest.raises(Stopped):
+        comparing.compare_demos(config, sink)
+    comparing.compare_demos(config, sink)
     assert ran == [("dqn", 0), ("dqn", 1), ("bqfd", 0), ("bqfd", 0), ("bqfd", 1)]
     rows = json.loads((tmp_path / "all" / "comparison.json").read_text())
     assert [(row["agent"], len(row["final"])) for row in rows] == [("dqn", 2), ("bqfd", 2)]
     assert (tmp_path / "all" / "comparison.png").exists()
     with pytest.raises(UsageError, match="holds another run"):
-        gym_compare.compare_demos(dataclasses.replace(config, steps=160), train)
+        comparing.compare_demos(dataclasses.replace(config, steps=160), sink)
     with pytest.raises(UsageError, match="bqfd-bad/seed-0 holds another run"):
-        gym_compare.compare_demos(dataclasses.replace(config, demo_steps=50), train)
+        comparing.compare_demos(dataclasses.replace(config, demo_steps=50), sink)
 
 
 # --- From the outside ---
@@ -317,7 +293,7 @@ def test_the_command_with_an_environment_alone(tmp_path):
         cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "making a mediocre demonstration by a script" in done.stdout
+    assert "made a mediocre demonstration by a script" in done.stdout
     assert "final score" in done.stdout
     assert (tmp_path / "run" / "episode.mp4").exists()
 
@@ -335,8 +311,9 @@ def test_environments_that_the_library_does_not_know(module, env, wrappers, tmp_
     if module == "minatar" and env not in gymnasium.registry:
         # It is registered by a call, not by its import.
         importlib.import_module("minatar.gym").register_envs()
-    monkeypatch.setattr(gym_job, "BRIEF_STEPS", 40)
-    summary = gym.train(tiny(tmp_path / "run", env=env, wrappers=wrappers, video=False))
+    monkeypatch.setattr(training, "BRIEF_STEPS", 40)
+    settings = tiny(tmp_path / "run", env=env, wrappers=wrappers, video=False)
+    summary = training.train(settings, Noting())
     assert summary["updates"] == 55
     # No line of the library or of the experiments names it.
     for folder in ("bqfd_jax", "experiments"):
