@@ -16,7 +16,7 @@ from bqfd_jax.agents.config import AgentConfig
 from bqfd_jax.agents.presets import AGENTS
 from bqfd_jax.demos import Demonstration, FrameDemonstration, as_list
 from bqfd_jax.demos.importing import from_arrays
-from bqfd_jax.playing import as_environment, atari_game
+from bqfd_jax.playing import as_environment, atari_game, is_recipe
 from bqfd_jax.policy import Policy, own_network, seen_shape
 from bqfd_jax.runs import report
 from bqfd_jax.runs.atari import AtariConfig, AtariWorld
@@ -176,14 +176,16 @@ def _name(env: Any) -> str:
 
 def _world(env: Any, eval_env: Any, config: RunConfig, envs: int | None) -> tuple[World, RunConfig]:
     """Where environments come from; those that are made already decide how many there are."""
-    made_here = isinstance(env, str) or (callable(env) and not hasattr(env, "step"))
-    if made_here and eval_env is not None:
+    if is_recipe(env) and eval_env is not None:
         raise ValueError(f"eval_env is for environments that are made already, not for {env!r}")
     if isinstance(config, AtariConfig):
         return AtariWorld(config), config
-    if made_here:
+    if is_recipe(env):
         return GymWorld(config, None if isinstance(env, str) else env), config
-    env = as_environment(env, envs, seed=config.seed)
+    env = as_environment(env, seed=config.seed)
+    checks.require(
+        envs in (None, env.num_lanes), "envs", envs, f"the {env.num_lanes} that there are"
+    )
     config = dataclasses.replace(config, env=_name(env), envs=env.num_lanes)
     if eval_env is not None:
         eval_env = as_environment(eval_env, seed=config.seed)

@@ -56,7 +56,7 @@ class RunConfig:
     eval_epsilon: float = 0.0
     """Probability of a random action in evaluations."""
     eval_max_steps: int = 10_000
-    """Agent steps after which an evaluation episode is cut, unless the environment does so first."""
+    """Agent steps after which an evaluation episode is cut, if the environment did not do so."""
     eval_target: bool = True
     """Play evaluations with the target network: where it follows the online network slowly, it is
     an average of the last ones and errs less."""
