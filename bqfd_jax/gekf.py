@@ -94,43 +94,62 @@ def correct(
         iterations,
         "at least 1, and 1 unless correction='full'",
     )
-    mean, covariance = predicted
-    shape = mean.shape
-    start = mean.reshape(-1)
-
-    def log_likelihood(q: Array) -> Array:
-        return expert_log_likelihood(q.reshape(shape), expert_action, eta=eta)
-
     if correction == "diagonal":
-        updated = _update_covariance(covariance, _curvature_factor(mean, expert_action, eta=eta))
-        moved = start + jnp.diagonal(updated) * jax.grad(log_likelihood)(start)
-        return Belief(moved.reshape(shape), updated)
+        return _diagonal_step(predicted, expert_action, eta)
+    start = jnp.zeros_like(predicted.mean.reshape(-1))
+    first = _newton_step(predicted, expert_action, eta, start)
+    (z, covariance), _ = jax.lax.scan(
+        lambda carry, _: (_shortened_step(predicted, expert_action, eta, carry[0]), None),
+        first,
+        length=iterations - 1,
+    )
+    moved = _at(predicted, z)
+    return Belief(moved.reshape(predicted.mean.shape), covariance)
 
-    def newton(z: Array) -> tuple[Array, Array]:
-        """One step on `z`, where q = mean + W z; and the covariance there."""
-        q = start + covariance @ z
-        factor = _curvature_factor(q.reshape(shape), expert_action, eta=eta)
-        gradient = jax.grad(log_likelihood)(q)
-        pull = factor @ (factor.T @ (q - start)) + gradient
-        inner = _inner(covariance, factor)
-        z = pull - factor @ jnp.linalg.solve(inner, factor.T @ (covariance @ pull))
-        return z, _update_covariance(covariance, factor)
+
+def _diagonal_step(predicted: Belief, expert_action: Array, eta: float) -> Belief:
+    """The mean moves along the gradient, each value by its own variance."""
+    mean, covariance = predicted
+    updated = _update_covariance(covariance, _curvature_factor(mean, expert_action, eta=eta))
+    gradient = jax.grad(expert_log_likelihood)(mean, expert_action, eta=eta).reshape(-1)
+    moved = mean.reshape(-1) + jnp.diagonal(updated) * gradient
+    return Belief(moved.reshape(mean.shape), updated)
+
+
+def _at(predicted: Belief, z: Array) -> Array:
+    """The Q-values `mean + W z` of all (s, a), in which Newton's steps need no inverse of W."""
+    return predicted.mean.reshape(-1) + predicted.covariance @ z
+
+
+def _newton_step(
+    predicted: Belief, expert_action: Array, eta: float, z: Array
+) -> tuple[Array, Array]:
+    """One step on z, and the covariance where it began."""
+    mean, covariance = predicted
+    q = _at(predicted, z)
+    factor = _curvature_factor(q.reshape(mean.shape), expert_action, eta=eta)
+    gradient = jax.grad(expert_log_likelihood)(q.reshape(mean.shape), expert_action, eta=eta)
+    pull = factor @ (factor.T @ (q - mean.reshape(-1))) + gradient.reshape(-1)
+    inner = _inner(covariance, factor)
+    z = pull - factor @ jnp.linalg.solve(inner, factor.T @ (covariance @ pull))
+    return z, _update_covariance(covariance, factor)
+
+
+def _shortened_step(
+    predicted: Belief, expert_action: Array, eta: float, z: Array
+) -> tuple[Array, Array]:
+    """A Newton step of that length, of `_STEP_LENGTHS`, which leads deepest down."""
 
     def energy(z: Array) -> Array:
         """The negative log posterior, but for a constant."""
-        moved = covariance @ z
-        return 0.5 * z @ moved - log_likelihood(start + moved)
+        moved = predicted.covariance @ z
+        q = (predicted.mean.reshape(-1) + moved).reshape(predicted.mean.shape)
+        return 0.5 * z @ moved - expert_log_likelihood(q, expert_action, eta=eta)
 
-    def shortened(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
-        z, _ = carry
-        step, updated = newton(z)
-        lengths = jnp.asarray(_STEP_LENGTHS, z.dtype)
-        candidates = jax.vmap(lambda length: z + length * (step - z))(lengths)
-        return (candidates[jnp.argmin(jax.vmap(energy)(candidates))], updated), None
-
-    first = newton(jnp.zeros_like(start))
-    (z, updated), _ = jax.lax.scan(shortened, first, length=iterations - 1)
-    return Belief((start + covariance @ z).reshape(shape), updated)
+    step, covariance = _newton_step(predicted, expert_action, eta, z)
+    lengths = jnp.asarray(_STEP_LENGTHS, z.dtype)
+    candidates = jax.vmap(lambda length: z + length * (step - z))(lengths)
+    return candidates[jnp.argmin(jax.vmap(energy)(candidates))], covariance
 
 
 def backward_filter(

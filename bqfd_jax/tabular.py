@@ -3,6 +3,7 @@
 A whole run is one function of a key, so seeds and hyper-parameters are a vmap.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -111,91 +112,141 @@ def run(
     checks.one_of(get_args(Correction), correction=correction)
     if replay_demonstrations and demonstrations is None:
         raise ValueError("replay_demonstrations needs demonstrations")
-    horizon = problem.rewards.shape[0]
-    problem = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), problem)
     frequency, known = expert_frequency(problem, demonstrations)
-
-    def correct(q: Array, a: Array, n: Array, frequency: Array, known: Array) -> Array:
-        weight = posterior.visit_weight(n, beta=beta, variance=variance, noise_ratio=noise_ratio)
-        pi = posterior.boltzmann_policy(q, eta=eta)
-        return jnp.where(known, eta * weight * (frequency[a] - pi[a]), 0.0)
-
-    def learn(
-        state: TableState, states: Array, actions: Array, last: Array
-    ) -> tuple[TableState, Array]:
-        """Updates the values of one trajectory, `[H]` each, backwards; action -1: not taken."""
-
-        def update(
-            carry: tuple[TableState, Array], step: tuple[Array, Array, Array]
-        ) -> tuple[tuple[TableState, Array], Array]:
-            state, s_next = carry
-            h, s, a = step
-            taken, a = a >= 0, jnp.maximum(a, 0)
-            n = state.visits[h, s, a] + 1
-            visits = n.astype(jnp.float32)
-            row = state.q[h, s]
-            following = jnp.where(
-                h + 1 < horizon, jnp.max(state.q[jnp.minimum(h + 1, horizon - 1), s_next]), 0.0
-            )
-            target = problem.rewards[h, s, a] + gamma * following
-            expert = (frequency[h, s], known[h, s])
-            if correction == "target":
-                target += correct(row, a, visits, *expert)
-            alpha = step_size(visits, beta)
-            value = (1 - alpha) * row[a] + alpha * target
-            if correction == "posterior":
-                value += correct(row.at[a].set(value), a, visits, *expert)
-            # Where nothing was done, all is written back as it was.
-            state = TableState(
-                q=state.q.at[h, s, a].set(jnp.where(taken, value, row[a])),
-                visits=state.visits.at[h, s, a].set(jnp.where(taken, n, n - 1)),
-            )
-            return (state, s), value
-
-        steps = (jnp.arange(horizon), states, actions)
-        (state, _), values = jax.lax.scan(update, (state, last), steps, reverse=True)
-        return state, values
-
-    def play(state: TableState, key: Array) -> tuple[Array, Array, Array, Array]:
-        """One episode: states, actions and rewards `[H]`, and the state it ends in."""
-        start_key, key = jax.random.split(key)
-
-        def step(s: Array, inputs: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
-            h, key = inputs
-            action_key, next_key = jax.random.split(key)
-            q = state.q[h, s]
-            best = q == jnp.max(q)
-            p = (1 - epsilon) * best / jnp.sum(best) + epsilon / q.shape[0]
-            a = jax.random.categorical(action_key, jnp.log(p)).astype(jnp.int32)
-            s_next = jax.random.categorical(next_key, jnp.log(problem.transitions[h, s, a]))
-            s_next = s_next.astype(jnp.int32)
-            return s_next, (s, a, problem.rewards[h, s, a])
-
-        first = jax.random.categorical(start_key, jnp.log(problem.start)).astype(jnp.int32)
-        inputs = (jnp.arange(horizon), jax.random.split(key, horizon))
-        last, (states, actions, rewards) = jax.lax.scan(step, first, inputs)
-        return states, actions, rewards, last
-
-    def episode(state: TableState, key: Array) -> tuple[TableState, tuple[Array, ...]]:
-        states, actions, rewards, last = play(state, key)
-        state, values = learn(state, states, actions, last)
-        return state, (jnp.sum(rewards), states, actions, values)
-
+    agent = _Agent(
+        problem=jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), problem),
+        frequency=frequency,
+        known=known,
+        eta=eta,
+        beta=beta,
+        variance=variance,
+        noise_ratio=noise_ratio,
+        gamma=gamma,
+        correction=correction,
+        step_size=step_size,
+        epsilon=epsilon,
+    )
     state = TableState(
         q=jnp.zeros(problem.rewards.shape, jnp.float32),
         visits=jnp.zeros(problem.rewards.shape, jnp.int32),
     )
     if replay_demonstrations:
-        # Nothing follows the last step, so that it does not matter where a demonstration ended.
-        def learn_shown(state: TableState, shown: Demonstrations) -> tuple[TableState, Array]:
-            return learn(state, shown.states, shown.actions, shown.states[-1])
-
         shown = jax.tree.map(lambda x: jnp.asarray(x, jnp.int32), demonstrations)
-        state, _ = jax.lax.scan(learn_shown, state, shown)
+        state, _ = jax.lax.scan(functools.partial(_learn_shown, agent), state, shown)
     state, (returns, states, actions, values) = jax.lax.scan(
-        episode, state, jax.random.split(key, episodes)
+        functools.partial(_episode, agent), state, jax.random.split(key, episodes)
     )
     return Run(state=state, returns=returns, states=states, actions=actions, values=values)
+
+
+# --- Algorithm 2, in the order in which it runs ---
+
+
+class _Agent(NamedTuple):
+    """What stays the same throughout a run, as it was given to `run`."""
+
+    problem: Problem
+    frequency: Array  # [H, S, A] float32, how often the expert took each action
+    known: Array  # [H, S] bool, where the expert was seen
+    eta: float
+    beta: float
+    variance: float
+    noise_ratio: float
+    gamma: float
+    correction: Correction
+    step_size: StepSize
+    epsilon: float
+
+
+def _learn_shown(
+    agent: _Agent, state: TableState, shown: Demonstrations
+) -> tuple[TableState, Array]:
+    """Learns from one demonstration, `[H]` each."""
+    # Nothing follows the last step, so that it does not matter where a demonstration ended.
+    return _learn(agent, state, shown.states, shown.actions, shown.states[-1])
+
+
+def _episode(agent: _Agent, state: TableState, key: Array) -> tuple[TableState, tuple[Array, ...]]:
+    """Plays, then learns from what was played; `key` is consumed."""
+    states, actions, rewards, last = _play(agent, state, key)
+    state, values = _learn(agent, state, states, actions, last)
+    return state, (jnp.sum(rewards), states, actions, values)
+
+
+def _play(agent: _Agent, state: TableState, key: Array) -> tuple[Array, Array, Array, Array]:
+    """One episode: states, actions and rewards `[H]`, and the state it ends in."""
+    start_key, key = jax.random.split(key)
+    first = jax.random.categorical(start_key, jnp.log(agent.problem.start)).astype(jnp.int32)
+    horizon = agent.problem.rewards.shape[0]
+    inputs = (jnp.arange(horizon), jax.random.split(key, horizon))
+    last, (states, actions, rewards) = jax.lax.scan(
+        functools.partial(_step, agent, state), first, inputs
+    )
+    return states, actions, rewards, last
+
+
+def _step(
+    agent: _Agent, state: TableState, s: Array, inputs: tuple[Array, Array]
+) -> tuple[Array, tuple[Array, Array, Array]]:
+    """From a state to the next; also what was seen, done and received."""
+    h, key = inputs
+    action_key, next_key = jax.random.split(key)
+    q = state.q[h, s]
+    best = q == jnp.max(q)
+    p = (1 - agent.epsilon) * best / jnp.sum(best) + agent.epsilon / q.shape[0]
+    a = jax.random.categorical(action_key, jnp.log(p)).astype(jnp.int32)
+    s_next = jax.random.categorical(next_key, jnp.log(agent.problem.transitions[h, s, a]))
+    return s_next.astype(jnp.int32), (s, a, agent.problem.rewards[h, s, a])
+
+
+def _learn(
+    agent: _Agent, state: TableState, states: Array, actions: Array, last: Array
+) -> tuple[TableState, Array]:
+    """Updates the values of one trajectory, `[H]` each, backwards; action -1: not taken."""
+    steps = (jnp.arange(states.shape[0]), states, actions)
+    (state, _), values = jax.lax.scan(
+        functools.partial(_update, agent), (state, last), steps, reverse=True
+    )
+    return state, values
+
+
+def _update(
+    agent: _Agent, carry: tuple[TableState, Array], step: tuple[Array, Array, Array]
+) -> tuple[tuple[TableState, Array], Array]:
+    """Updates the value of one step, given the state that followed it."""
+    state, s_next = carry
+    h, s, a = step
+    horizon = agent.problem.rewards.shape[0]
+    taken, a = a >= 0, jnp.maximum(a, 0)
+    n = state.visits[h, s, a] + 1
+    visits = n.astype(jnp.float32)
+    row = state.q[h, s]
+    following = jnp.where(
+        h + 1 < horizon, jnp.max(state.q[jnp.minimum(h + 1, horizon - 1), s_next]), 0.0
+    )
+    target = agent.problem.rewards[h, s, a] + agent.gamma * following
+    if agent.correction == "target":
+        target += _correction(agent, row, h, s, a, visits)
+    alpha = agent.step_size(visits, agent.beta)
+    value = (1 - alpha) * row[a] + alpha * target
+    if agent.correction == "posterior":
+        value += _correction(agent, row.at[a].set(value), h, s, a, visits)
+    # Where nothing was done, all is written back as it was.
+    state = TableState(
+        q=state.q.at[h, s, a].set(jnp.where(taken, value, row[a])),
+        visits=state.visits.at[h, s, a].set(jnp.where(taken, n, n - 1)),
+    )
+    return (state, s), value
+
+
+def _correction(agent: _Agent, q: Array, h: Array, s: Array, a: Array, visits: Array) -> Array:
+    """`eta w_n (f(a) - pi(a))` where the expert was seen, else 0; q is `[A]`."""
+    weight = posterior.visit_weight(
+        visits, beta=agent.beta, variance=agent.variance, noise_ratio=agent.noise_ratio
+    )
+    pi = posterior.boltzmann_policy(q, eta=agent.eta)
+    difference = agent.frequency[h, s, a] - pi[a]
+    return jnp.where(agent.known[h, s], agent.eta * weight * difference, 0.0)
 
 
 def expert_frequency(

@@ -1,5 +1,6 @@
 """Networks, batches, replays and environments small enough to work out by hand."""
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -356,7 +357,7 @@ class RecordedKeys:
     def repeated(self):
         """Keys that were used more than once."""
         jax.effects_barrier()
-        return {key for key in self.used if self.used.count(key) > 1}
+        return {key for key, count in collections.Counter(self.used).items() if count > 1}
 
     def _record(self, key):
         def see(key, serial):

@@ -3,13 +3,16 @@
 import numpy as np
 import pytest
 
-from bqfd_jax.runs.folder import UsageError
-from experiments.benchmark import __main__ as benchmark
+from bqfd_jax.checks import OptionError
+from experiments.benchmark.__main__ import main
+from experiments.benchmark.atari import AtariBenchmark, benchmark_atari
+from experiments.benchmark.memory import MemoryBenchmark, benchmark_memory
+from experiments.benchmark.replay import ReplayBenchmark, _chi_square, benchmark_replay
 
 
 def test_a_small_replay_passes_its_own_benchmark(capsys):
-    config = benchmark.ReplayBenchmark(rows=8000, lanes=8, n_step=2, stack=2, calls=3, draws=64_000)
-    figures = benchmark.benchmark_replay(config)
+    config = ReplayBenchmark(rows=8000, lanes=8, n_step=2, stack=2, calls=3, draws=64_000)
+    figures = benchmark_replay(config)
     assert figures["zero_draws"] == 0
     assert figures["chi_square_priorities"] < 5
     assert 0.7 < figures["chi_square_regions"] < 1.2
@@ -17,34 +20,35 @@ def test_a_small_replay_passes_its_own_benchmark(capsys):
     assert "peak memory" in capsys.readouterr().out
 
 
-def test_too_few_rows_are_refused():
-    with pytest.raises(UsageError, match="--rows is 100"):
-        benchmark.benchmark_replay(benchmark.ReplayBenchmark(rows=100))
+def test_too_few_rows_are_refused(run_here):
+    code, text = run_here(main, "replay", "--rows", "100")
+    assert code == 2
+    assert "--rows is 100, but must be at least 8000" in text
 
 
 def test_chi_square_by_hand():
     group = np.array([0, 0, 1, 2])
     leaves = np.array([1.0, 1.0, 2.0, 0.0])  # groups weigh 2, 2 and nothing
     drawn = np.array([0, 1, 0, 2])  # found 3 and 1 where 2 and 2 were expected
-    assert benchmark._chi_square(group, leaves, drawn) == pytest.approx((1 / 2 + 1 / 2) / 1)
+    assert _chi_square(group, leaves, drawn) == pytest.approx((1 / 2 + 1 / 2) / 1)
 
 
 @pytest.mark.slow
 def test_the_loop_is_measured_beside_its_parts(capsys):
-    config = benchmark.AtariBenchmark(envs=2, update_period=2, iterations=2, rounds=2)
-    figures = benchmark.benchmark_atari(config)
+    config = AtariBenchmark(envs=2, update_period=2, iterations=2, rounds=2)
+    figures = benchmark_atari(config)
     assert figures["ratio"] > 0.3
     assert figures["steps_per_second"] == pytest.approx(2 * figures["updates_per_second"])
     assert figures["loop_ms"] == pytest.approx(1e3 / figures["updates_per_second"])
     assert "updates/s" in capsys.readouterr().out
-    with pytest.raises(UsageError, match="--rounds is 0"):
-        benchmark.benchmark_atari(benchmark.AtariBenchmark(rounds=0))
+    with pytest.raises(OptionError, match="rounds is 0"):
+        benchmark_atari(AtariBenchmark(rounds=0))
 
 
 @pytest.mark.slow
 def test_a_small_run_of_full_replay_is_measured(capsys):
-    config = benchmark.MemoryBenchmark(preset="laptop", rows=4000, steps=16)
-    figures = benchmark.benchmark_memory(config)
+    config = MemoryBenchmark(preset="laptop", rows=4000, steps=16)
+    figures = benchmark_memory(config)
     # 5,316 steps and 3 last observations.
     assert figures["rows"] == 4000 + 5319
     assert figures["updates"] == 16 / 2  # the preset's, one per two steps

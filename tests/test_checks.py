@@ -72,3 +72,11 @@ def test_any_condition():
     checks.require(True, "width", 3, "odd")
     with pytest.raises(OptionError, match=r"^width is 4, but must be odd$"):
         checks.require(4 % 2 == 1, "width", 4, "odd")
+
+
+def test_names_are_distinct_and_there_is_one():
+    checks.distinct(cases=("treasure", "bomb"), agents=["bqfd"])
+    with pytest.raises(checks.OptionError, match="cases is 'a b a', but must be one or more names"):
+        checks.distinct(cases=("a", "b", "a"))
+    with pytest.raises(checks.OptionError, match="agents is ''"):
+        checks.distinct(agents=())

@@ -12,12 +12,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tqdm import tqdm
 
-from bqfd_jax.envs import deep_sea_values
+from bqfd_jax.envs.deep_sea_values import is_optimal
+from bqfd_jax.runs import folder
+from bqfd_jax.runs.errors import RunError, Stopped
+from bqfd_jax.runs.loop import follow
 from bqfd_jax.runs.metrics import read_jsonl
-from experiments.deep_sea import __main__ as deep_sea
-from experiments.deep_sea import report
+from bqfd_jax.runs.sinks import Sink
+from experiments.deep_sea import report, training
+from experiments.deep_sea.__main__ import main
+from experiments.deep_sea.config import Config
+from experiments.deep_sea.training import AgentTraining
 
 ROOT = Path(__file__).parent.parent
 TINY = ["--size", "4", "--seeds", "2", "--torso", "8", "8", "--hidden", "8"]
@@ -25,9 +30,19 @@ TINY = ["--size", "4", "--seeds", "2", "--torso", "8", "8", "--hidden", "8"]
 ONE = [*TINY, "--agents", "bqfd", "--checkpoint-period", "4"]
 
 
-def start(*options) -> subprocess.Popen:
+class StopsAfter(Sink):
+    """Asks to stop once so many pieces of work are done."""
+
+    def __init__(self, pieces: int):
+        self._asked = itertools.chain([False] * pieces, itertools.repeat(True))
+
+    def stop_asked(self) -> bool:
+        return next(self._asked)
+
+
+def start(*options, command: str = "experiments.deep_sea") -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "experiments.deep_sea", *map(str, options)],
+        [sys.executable, "-m", command, *map(str, options)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -35,8 +50,8 @@ def start(*options) -> subprocess.Popen:
     )
 
 
-def run(*options) -> tuple[int, str]:
-    process = start(*options)
+def run(*options, **command) -> tuple[int, str]:
+    process = start(*options, **command)
     out, err = process.communicate(timeout=300)
     return process.returncode, out + err
 
@@ -62,6 +77,9 @@ def test_the_folder_has_what_the_readme_promises(whole):
     for name in ("config.json", "metrics.jsonl", "returns.png", "learnt.png", "visit_weight.png"):
         assert (whole / name).stat().st_size > 0, name
     summary = summary_of(whole)
+    assert next(iter(json.loads((whole / "config.json").read_text()).items())) == (
+        "experiment", "deep_sea",
+    )  # fmt: skip
     assert (summary["size"], summary["episodes"], summary["seeds"]) == (4, 12, 2)
     assert summary["optimal_return"]["treasure"] == pytest.approx(1 - 0.01 * 3 / 4, abs=1e-6)
     assert summary["optimal_return"]["bomb"] == 0.0
@@ -111,7 +129,7 @@ def test_a_killed_run_resumes_to_the_same_returns_and_metrics(whole, tmp_path):
     assert (out / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(whole, tmp_path):
+def test_ctrl_c_saves_and_the_folder_knows_how_to_go_on(whole, tmp_path):
     out = tmp_path / "stopped"
     process = start(*ONE, "--episodes", "12", "--out", out)
     while not (out / "metrics.jsonl").exists() or not read_jsonl(out / "metrics.jsonl"):
@@ -120,11 +138,12 @@ def test_ctrl_c_saves_and_says_how_to_go_on(whole, tmp_path):
     process.send_signal(signal.SIGINT)
     text = "".join(process.communicate(timeout=60))
     assert process.returncode == 130
-    assert "--resume" in text
+    assert f"continue with `bqfd resume {out}`" in text
     assert "Traceback" not in text
-    code, text = run(*ONE, "--episodes", "12", "--out", out, "--resume")
+    code, text = run("resume", out, command="experiments")
     assert code == 0, text
     assert returns_of(out) == returns_of(whole)
+    assert (out / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
 SHOWS = ["--size", "10", "--seeds", "2", "--episodes", "14"]
@@ -133,7 +152,7 @@ THREE = [*SHOWS, "--agents", "bqfd", "dqfd", "dqn"]
 
 @pytest.mark.parametrize("agent", ["bqfd", pytest.param("dqfd", marks=pytest.mark.slow)])
 def test_agents_do_what_they_are_known_for(agent, tmp_path, run_here):
-    code, text = run_here(deep_sea.main, *SHOWS, "--agents", agent, "--out", tmp_path / "run")
+    code, text = run_here(main, *SHOWS, "--agents", agent, "--out", tmp_path / "run")
     assert code == 0, text
     summary = summary_of(tmp_path / "run")
     late = {c: np.array(r[agent]["returns"])[:, 4:] for c, r in summary["results"].items()}
@@ -190,7 +209,7 @@ def test_without_its_metrics_a_run_is_not_resumed(whole, tmp_path, run_here):
     newest = max((out / "checkpoints" / "bqfd").glob("0*"))
     subprocess.run(["rm", "-r", newest], check=True)
     (out / "metrics.jsonl").unlink()
-    code, text = run_here(deep_sea.main, *ONE, "--episodes", "12", "--out", out, "--resume")
+    code, text = run_here(main, *ONE, "--episodes", "12", "--out", out, "--resume")
     assert code == 1
     assert "metrics.jsonl" in text
     assert "Traceback" not in text
@@ -199,49 +218,52 @@ def test_without_its_metrics_a_run_is_not_resumed(whole, tmp_path, run_here):
 @pytest.mark.slow
 def test_a_resumed_state_lies_where_it_did(tmp_path, monkeypatch):
     """Else every resume would compile the episode twice."""
-    config = deep_sea.Config(
+    config = Config(
         size=3, seeds=2, episodes=2, agents=("dqn",), torso=(4,), hidden=4, out=tmp_path / "run"
     )
     traced = []
-    make_job = deep_sea.make_job
+    make_job = training.make_job
 
-    def counting(config, agent_config):
-        job = make_job(config, agent_config)
+    def counting(config, options):
+        job = make_job(config, options)
         traced.append(job.run_episode)
         return job
 
-    monkeypatch.setattr(deep_sea, "make_job", counting)
-    stop_after = iter([True])
-    training = deep_sea.Training(config, "dqn", tmp_path, metrics_position=0, resume=False)
-    with tqdm(disable=True) as bar, pytest.raises(deep_sea.StopRequested):
-        training.run(bar, lambda: next(stop_after))
-    training = deep_sea.Training(config, "dqn", tmp_path, metrics_position=0, resume=True)
-    assert training.episode == 1
-    with tqdm(disable=True) as bar:
-        training.run(bar, lambda: False)
+    monkeypatch.setattr(training, "make_job", counting)
+    with pytest.raises(Stopped, match="after episode 1 of dqn, all saved"):
+        follow(AgentTraining(config, "dqn", tmp_path, Sink()), StopsAfter(1))
+    resumed = AgentTraining(config, "dqn", tmp_path, Sink(), resume=True)
+    assert resumed.position == 1
+    follow(resumed, Sink())
     assert [run_episode._cache_size() for run_episode in traced] == [1, 1]
 
 
-def test_the_last_good_checkpoint_outlives_a_spoilt_episode(tmp_path, monkeypatch):
-    config = deep_sea.Config(
+def test_the_last_good_checkpoint_outlives_a_spoilt_episode(tmp_path):
+    config = Config(
         size=3, seeds=1, episodes=3, agents=("dqn",), torso=(4,), hidden=4, checkpoint_period=1
     )
-    training = deep_sea.Training(config, "dqn", tmp_path, metrics_position=0, resume=False)
-    run_episode = training.job.run_episode
+    course = AgentTraining(config, "dqn", tmp_path, Sink())
+    run_episode = course.job.run_episode
 
     def spoil_third(state, params):
         state, trace, described = run_episode(state, params)
-        if training.episode == 2:
+        if course.position == 2:
             loss = trace.metrics["loss"].at[1, 2].set(np.nan)
             trace = trace.replace(metrics=trace.metrics | {"loss": loss})
         return state, trace, described
 
-    training.job = training.job._replace(run_episode=spoil_third)
+    course.job = course.job._replace(run_episode=spoil_third)
     expected = r"loss of dqn became nan at agent step 9 \(bomb, seed 0\)\. .*: episode 2 in"
-    with tqdm(disable=True) as bar, pytest.raises(deep_sea.RunError, match=expected):
-        training.run(bar, lambda: False)
-    again = deep_sea.Training(config, "dqn", tmp_path, metrics_position=0, resume=True)
-    assert again.episode == 2
+    with pytest.raises(RunError, match=expected):
+        follow(course, Sink())
+    assert AgentTraining(config, "dqn", tmp_path, Sink(), resume=True).position == 2
+
+
+def test_who_stops_before_an_agent_has_begun_loses_nothing(tmp_path):
+    config = Config(size=3, seeds=1, episodes=3, torso=(4,), hidden=4)
+    with pytest.raises(Stopped, match="before the first episode of dqn"):
+        follow(AgentTraining(config, "dqn", tmp_path, Sink()), StopsAfter(0))
+    assert not (tmp_path / "checkpoints").exists()
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(whole, tmp_path):
@@ -260,9 +282,17 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(whole, tmp_path):
     assert (out / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
-def test_a_folder_in_use_is_left_alone(whole, run_here):
+def test_two_cannot_work_in_one_folder(whole, run_here):
+    # Locks are those of an open file, so that one process is refused as another would be.
+    with folder.sole_use(whole):
+        code, text = run_here(main, *ONE, "--episodes", "12", "--out", whole, "--resume")
+    assert code == 2
+    assert f"another process is at work in {whole}" in text
+
+
+def test_a_folder_that_holds_a_run_is_left_alone(whole, run_here):
     before = sorted((path, path.stat().st_mtime_ns) for path in whole.rglob("*"))
-    code, text = run_here(deep_sea.main, *ONE, "--episodes", "12", "--out", whole)
+    code, text = run_here(main, *ONE, "--episodes", "12", "--out", whole)
     assert code == 2
     assert "--resume" in text
     assert sorted((path, path.stat().st_mtime_ns) for path in whole.rglob("*")) == before
@@ -270,7 +300,7 @@ def test_a_folder_in_use_is_left_alone(whole, run_here):
 
 def test_resuming_with_other_options_shows_the_difference(whole, run_here):
     code, text = run_here(
-        deep_sea.main, *ONE, "--episodes", "13", "--bqfd.eta", "1", "--out", whole, "--resume"
+        main, *ONE, "--episodes", "13", "--bqfd.eta", "1", "--out", whole, "--resume"
     )
     assert code == 2
     assert "episodes: was 12, now 13" in text
@@ -279,9 +309,7 @@ def test_resuming_with_other_options_shows_the_difference(whole, run_here):
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step(tmp_path, run_here):
     options = [*TINY, "--agents", "dqn", "--dqn.learning-rate", "1e38", "--episodes", "6"]
-    code, text = run_here(
-        deep_sea.main, *options, "--out", tmp_path / "nan", "--checkpoint-period", "1"
-    )
+    code, text = run_here(main, *options, "--out", tmp_path / "nan", "--checkpoint-period", "1")
     assert code == 1
     assert re.search(
         r"loss of dqn became (nan|inf) at agent step \d+ \((treasure|bomb), seed", text
@@ -300,18 +328,24 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step(tmp_path, ru
         (["--size", "1"], "--size is 1"),
         (["--seeds", "0"], "--seeds is 0"),
         (["--episodes", "0"], "--episodes is 0"),
-        (["--torso", "8", "0"], "--torso is 8 0"),
+        (["--torso", "8", "0"], "--torso is (8, 0)"),
         (["--hidden", "0"], "--hidden is 0"),
-        (["--agents", "bqfd", "bqfd"], "twice"),
+        (
+            ["--agents", "bqfd", "bqfd"],
+            "--agents is 'bqfd bqfd', but must be",
+        ),
         (["--bqfd.gamma", "1.5"], "gamma is 1.5"),
         (["--resume"], "--out"),
-        (["--resume", "--out", "runs/there-is-no-such-run"], "no run to resume"),
+        (
+            ["--resume", "--out", "runs/there-is-no-such-run"],
+            "there is no run in runs/there-is-no-such-run",
+        ),
         (["--out", "pyproject.toml"], "is a file"),
     ],
 )
 def test_bad_input_is_named(options, named, run_here, monkeypatch):
     monkeypatch.chdir(ROOT)
-    code, text = run_here(deep_sea.main, *options)
+    code, text = run_here(main, *options)
     assert code == 2
     assert named in re.sub(r"\s+", " ", text)
 
@@ -337,9 +371,9 @@ def test_what_counts_as_optimal():
     best = 1 - 0.01 * 49 / 50
     returns = np.array([best, best - 0.9e-4, best - 1.1e-4, 1.0, 0.0])
     expected = [True, True, False, True, False]
-    assert deep_sea_values.is_optimal(returns, "treasure", best).tolist() == expected
+    assert is_optimal(returns, "treasure", best).tolist() == expected
     returns = np.array([0.0, -0.01, -0.0102, -1.0])
-    assert deep_sea_values.is_optimal(returns, "bomb", 0.0).tolist() == [True, True, False, False]
+    assert is_optimal(returns, "bomb", 0.0).tolist() == [True, True, False, False]
 
 
 def test_shares_and_first_episodes_by_hand():

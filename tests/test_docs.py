@@ -98,7 +98,8 @@ def test_arrays_become_a_demonstration_and_a_file(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_an_atari_game_is_learnt_by_its_name():
-    source = snippets("environments")[0].replace("steps=100_000", "steps=64")
+    few = "steps=64, eval_episodes=2, eval_max_steps=50"
+    source = snippets("environments")[0].replace("steps=100_000", few)
     scope = {}
     exec(compile(source, "docs/environments.md", "exec"), scope)
     assert scope["result"].metrics[-1]["step"] >= 64

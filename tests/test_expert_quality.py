@@ -10,11 +10,24 @@ import jax
 import numpy as np
 import pytest
 
-from bqfd_jax.runs import folder as run_folder
-from bqfd_jax.runs.folder import RunError, StopRequested, UsageError
-from experiments.expert_quality import __main__ as expert_quality
-from experiments.expert_quality import report
-from experiments.expert_quality.__main__ import Cell, Config, Quality, Quantity
+from bqfd_jax.checks import OptionError
+from bqfd_jax.envs import deep_sea_experts
+from bqfd_jax.runs import folder
+from bqfd_jax.runs.errors import FolderBusyError, RunError, Stopped, UsageError
+from bqfd_jax.runs.sinks import Sink
+from experiments.expert_quality import report, run
+from experiments.expert_quality.cells import Cell, cells_of, make_inputs
+from experiments.expert_quality.config import (
+    CASES,
+    LEARNERS,
+    Config,
+    Quality,
+    Quantity,
+    parse_quality,
+    parse_quantity,
+)
+from experiments.expert_quality.map_training import MapTraining
+from experiments.expert_quality.training import make_demonstrate
 
 ROOT = Path(__file__).parent.parent
 TINY = Config(
@@ -39,7 +52,7 @@ def summary_of(out: Path) -> dict:
 def whole(tmp_path_factory) -> Path:
     """A run that was never stopped."""
     out = tmp_path_factory.mktemp("runs") / "whole"
-    expert_quality.main(dataclasses.replace(TINY, out=out))
+    run.start(dataclasses.replace(TINY, out=out), Sink())
     return out
 
 
@@ -56,35 +69,35 @@ def whole(tmp_path_factory) -> Path:
     ],
 )
 def test_qualities_are_read(text, quality):
-    assert expert_quality.parse_quality(text) == quality
-    assert expert_quality.parse_quality("two").kind == "two"
+    assert parse_quality(text) == quality
+    assert parse_quality("two").kind == "two"
 
 
 @pytest.mark.parametrize("text", ["eta=", "eta=nan", "errs=1.1", "until=-1", "good", "", "two=1"])
 def test_what_is_no_quality_is_refused(text):
     with pytest.raises(UsageError, match=f"--qualities has {text!r}"):
-        expert_quality.parse_quality(text)
+        parse_quality(text)
 
 
 def test_quantities_are_read():
-    assert expert_quality.parse_quantity("30") == Quantity(30, 1.0)
-    assert expert_quality.parse_quantity("10x0.5") == Quantity(10, 0.5)
+    assert parse_quantity("30") == Quantity(30, 1.0)
+    assert parse_quantity("10x0.5") == Quantity(10, 0.5)
     for text in ("0", "-1", "1.5", "3x0", "3x2", "x0.5", "3x", ""):
         with pytest.raises(UsageError, match=f"--quantities has {text!r}"):
-            expert_quality.parse_quantity(text)
+            parse_quantity(text)
 
 
 def test_the_defaults_are_the_map_that_was_asked_for():
-    full, quick = (expert_quality.resolve(Config(quick=quick)) for quick in (False, True))
+    full, quick = (Config(quick=quick).resolved() for quick in (False, True))
     assert (full.size, full.seeds, full.episodes) == (20, 5, 100)
     assert len(full.cases) == 3
     assert len(full.agents) == 6
     assert len(full.qualities) >= 6
-    trajectories = {expert_quality.parse_quantity(text).trajectories for text in full.quantities}
+    trajectories = {parse_quantity(text).trajectories for text in full.quantities}
     assert trajectories >= {1, 30}
     assert len(trajectories) >= 4
-    assert any(expert_quality.parse_quantity(text).share < 1 for text in full.quantities)
-    assert {expert_quality.parse_quality(q).kind for q in full.qualities} == {
+    assert any(parse_quantity(text).share < 1 for text in full.quantities)
+    assert {parse_quality(q).kind for q in full.qualities} == {
         "eta", "errs", "until", "two",
     }  # fmt: skip
     assert quick.size == 10
@@ -92,25 +105,25 @@ def test_the_defaults_are_the_map_that_was_asked_for():
     for config in (full, quick):
         assert config.dqn.epsilon_steps[-1] == config.size * config.episodes // 2
     # What is given by hand stays.
-    assert expert_quality.resolve(Config(quick=True, size=7)).size == 7
+    assert Config(quick=True, size=7).resolved().size == 7
     dqn = dataclasses.replace(Config.dqn, epsilon_steps=(10, 50))
-    assert expert_quality.resolve(Config(quick=True, dqn=dqn)).dqn == dqn
+    assert Config(quick=True, dqn=dqn).resolved().dqn == dqn
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 2}, "--size is 2, but must be at least 3"),
-        ({"cells_per_call": 0}, "--cells-per-call is 0"),
-        ({"hidden": 0}, "--hidden is 0, but must be at least 1"),
-        ({"torso": (8, -3)}, "--torso is 8 -3, but must be widths of at least 1"),
-        ({"qualities": ()}, "--qualities is empty"),
-        ({"quantities": ("1", "1")}, "--quantities names something twice: 1 1"),
+        ({"size": 2}, "size is 2, but must be at least 3"),
+        ({"cells_per_call": 0}, "cells_per_call is 0"),
+        ({"hidden": 0}, "hidden is 0, but must be at least 1"),
+        ({"torso": (8, -3)}, r"torso is \(8, -3\), but must be widths of at least 1"),
+        ({"qualities": ()}, "qualities is '', but must be one or more names"),
+        ({"quantities": ("1", "1")}, "quantities is '1 1', .* none of them twice"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options, message):
-    with pytest.raises(UsageError, match=message):
-        expert_quality.resolve(Config(**options))
+    with pytest.raises(OptionError, match=message):
+        Config(**options).resolved()
 
 
 def test_the_command_says_what_is_wrong_and_exits_with_2():
@@ -127,22 +140,21 @@ def test_the_command_says_what_is_wrong_and_exits_with_2():
 
 
 def test_only_who_sees_demonstrations_is_trained_in_every_cell():
-    assert expert_quality.cells_of(TINY, "dqn_alone") == [Cell("treasure"), Cell("bomb")]
-    cells = expert_quality.cells_of(TINY, "bqfd")
+    assert cells_of(TINY, "dqn_alone") == [Cell("treasure"), Cell("bomb")]
+    cells = cells_of(TINY, "bqfd")
     assert len(cells) == 8
     assert cells[1] == Cell("treasure", "eta=inf", "3x0.5")
     assert cells[4] == Cell("bomb", "eta=inf", "1")
-    assert len(expert_quality.cells_of(TINY, "bootstrapped")) == 2
+    assert len(cells_of(TINY, "bootstrapped")) == 2
     with_demos = dataclasses.replace(TINY, bootstrapped_demos=True)
-    assert len(expert_quality.cells_of(with_demos, "bootstrapped")) == 8
+    assert len(cells_of(with_demos, "bootstrapped")) == 8
 
 
 def test_every_case_is_shown_the_same():
     key = jax.random.key(0)
-    demonstrate = jax.jit(expert_quality.make_demonstrate(TINY, 0.99))
+    demonstrate = jax.jit(make_demonstrate(TINY, 0.99))
     rows = {
-        case: demonstrate(key, expert_quality.make_inputs(TINY, Cell(case, "eta=inf", "1"), 0))
-        for case in expert_quality.CASES
+        case: demonstrate(key, make_inputs(TINY, Cell(case, "eta=inf", "1"), 0)) for case in CASES
     }
     np.testing.assert_array_equal(rows["treasure"].action[:4], [1, 1, 1, 1])
     for case in ("bomb", "decoy"):
@@ -152,19 +164,30 @@ def test_every_case_is_shown_the_same():
 
 
 def test_of_two_experts_each_begins_with_half_of_the_seeds():
-    demonstrate = jax.jit(expert_quality.make_demonstrate(TINY, 0.99))
+    demonstrate = jax.jit(make_demonstrate(TINY, 0.99))
     cell = Cell("treasure", "two", "3x0.5")
     for seed, first_moves in ((0, [1, 0, 1]), (1, [0, 1, 0])):
-        inputs = expert_quality.make_inputs(TINY, cell, seed)
+        inputs = make_inputs(TINY, cell, seed)
         rows = demonstrate(jax.random.key(seed), inputs)
         assert rows.action[::4].tolist() == first_moves
         assert (~rows.is_last).reshape(3, 4).sum(1).tolist() == [2, 2, 2]
 
 
 def test_nothing_is_shown_without_demonstrations():
-    inputs = expert_quality.make_inputs(TINY, Cell("bomb"), 0)
-    demonstrate = jax.jit(expert_quality.make_demonstrate(TINY, 0.99))
+    inputs = make_inputs(TINY, Cell("bomb"), 0)
+    demonstrate = jax.jit(make_demonstrate(TINY, 0.99))
     assert demonstrate(jax.random.key(0), inputs).is_last.all()
+
+
+def test_the_key_of_the_demonstrations_is_no_other_of_the_run(monkeypatch):
+    used = []
+    monkeypatch.setattr(deep_sea_experts, "show", lambda key, *rest, **options: used.append(key))
+    key = jax.random.key(0)
+    make_demonstrate(TINY, 0.99)(key, make_inputs(TINY, Cell("bomb"), 0))
+    # Training splits the run's key, and the first of a split is what folding a 0 in would give.
+    others = jax.random.key_data(jax.random.split(key, 1000)).tolist()
+    assert jax.random.key_data(jax.random.fold_in(key, 0)).tolist() in others
+    assert jax.random.key_data(used[0]).tolist() not in others
 
 
 # --- What is made of the returns ---
@@ -249,101 +272,100 @@ def test_the_folder_has_what_the_readme_promises(whole):
 
 
 def test_the_same_seeds_give_the_same_numbers(whole, tmp_path):
-    returns, _ = expert_quality.train_all(TINY, tmp_path)
+    returns, _ = run.train_all(TINY, tmp_path, Sink())
     for agent in TINY.agents:
         paths = sorted((whole / "cells").glob(f"{agent}-*.npz"))
         stored = np.concatenate([np.load(path)["returns"] for path in paths])
         np.testing.assert_array_equal(returns[agent], stored)
     # From the same numbers come the same statistics.
-    best = expert_quality.optimal_returns(TINY)
+    best = run.optimal_returns(TINY)
     summary = report.summarise(TINY, report.make_maps(TINY, best, returns), {})
     for kind in ("regret", "late_regret"):
         assert summary[kind] == summary_of(whole)[kind]
 
 
 def test_a_cell_does_not_depend_on_those_beside_it(tmp_path):
-    cells = expert_quality.cells_of(TINY, "tabular")
-    training = expert_quality.MapTraining(TINY, "tabular", tmp_path)
-    together = training._train([cells[0], cells[4], cells[1]])
-    np.testing.assert_array_equal(training._train([cells[4]])[0], together[1])
+    cells = cells_of(TINY, "tabular")
+    training = MapTraining(TINY, "tabular", tmp_path)
+    together = training.train([cells[0], cells[4], cells[1]])
+    np.testing.assert_array_equal(training.train([cells[4]])[0], together[1])
     # The corner's treasure and its bomb would not be told apart by numbers that are all alike.
     assert (together[0] != together[1]).any()
+
+
+class StopsAfterFirst(Sink):
+    """Asks to stop once the first cells are trained."""
+
+    def __init__(self):
+        self._asked = iter([False, True])
+
+    def stop_asked(self) -> bool:
+        return next(self._asked)
 
 
 def test_a_resumed_run_makes_only_what_is_missing(whole, tmp_path, monkeypatch):
     out = tmp_path / "resumed"
     config = dataclasses.replace(TINY, agents=("tabular",), out=out)
     trained = []
-    train = expert_quality.MapTraining._train
+    train = MapTraining.train
 
     def count(self, cells):
         trained.append(cells)
         return train(self, cells)
 
-    monkeypatch.setattr(expert_quality.MapTraining, "_train", count)
-    # Stopped as if by Ctrl-C while the first cells are trained: they are saved.
-    asked = iter([False, True])
-    monkeypatch.setattr(run_folder, "stop_signals", lambda when: _Signals(lambda: next(asked)))
-    with pytest.raises(StopRequested, match="stopped after 3 cells of tabular, all saved"):
-        expert_quality.main(config)
+    monkeypatch.setattr(MapTraining, "train", count)
+    with pytest.raises(Stopped, match=r"after 3 cells of tabular, .* `bqfd resume .*resumed`"):
+        run.start(config, StopsAfterFirst())
     assert len(trained) == 1
     assert not (out / "summary.json").exists()
     # A file that was damaged since is made anew.
     (out / "cells" / "tabular-0001.npz").write_bytes(b"half")
-    monkeypatch.setattr(run_folder, "stop_signals", lambda when: _Signals(lambda: False))
-    expert_quality.main(dataclasses.replace(config, resume=True))
+    run.resume(out, Sink())
     assert [len(cells) for cells in trained] == [3, 3, 2]
     resumed, expected = summary_of(out)["regret"], summary_of(whole)["regret"]
     for part in ("all", "treasure", "bomb"):
         assert resumed["iqm"][part]["tabular"] == expected["iqm"][part]["tabular"]
-    for case, quality, quantity in expert_quality.cells_of(TINY, "tabular"):
+    for case, quality, quantity in cells_of(TINY, "tabular"):
         pair = (kind["by_cell"][case][quality][quantity] for kind in (resumed, expected))
         first, second = (cell["regret"]["tabular"] for cell in pair)
         assert first == second
 
 
-class _Signals:
-    """Stands in for `run_folder.stop_signals`."""
-
-    def __init__(self, asked):
-        self.asked = asked
-
-    def __enter__(self):
-        return self.asked
-
-    def __exit__(self, *error):
-        return False
+def test_two_cannot_work_in_one_folder(whole):
+    # Locks are those of an open file, so that one process is refused as another would be.
+    with folder.sole_use(whole), pytest.raises(FolderBusyError, match="another process is at work"):
+        run.resume(whole, Sink())
 
 
 def test_a_resumed_run_must_be_the_same(whole):
     with pytest.raises(UsageError, match="episodes: was 6, now 7"):
-        expert_quality.main(dataclasses.replace(TINY, episodes=7, out=whole, resume=True))
+        run.start(dataclasses.replace(TINY, episodes=7, out=whole, resume=True), Sink())
 
 
 def test_what_became_infinite_is_not_saved(tmp_path):
-    training = expert_quality.MapTraining(TINY, "dqn_alone", tmp_path)
+    training = MapTraining(TINY, "dqn_alone", tmp_path)
     finite = np.array([[True, True], [True, False]])
     with pytest.raises(RunError, match=r"dqn_alone became infinite or NaN \(bomb, seed 1\)"):
-        training._check_finite(finite, training.parts[0])
+        training._check_finite(finite, cells_of(TINY, "dqn_alone"))
 
 
 def test_tables_that_became_nan_are_not_saved(tmp_path):
     # eta times a value overflows; the returns of such tables are finite all the same.
     bqfd = dataclasses.replace(TINY.bqfd, eta=1e38)
     config = dataclasses.replace(TINY, bqfd=bqfd, cells_per_call=1, seeds=1)
-    training = expert_quality.MapTraining(config, "tabular", tmp_path)
+    training = MapTraining(config, "tabular", tmp_path)
     with pytest.raises(RunError, match=r"values of tabular .* smaller --bqfd\.eta than 1e\+38"):
-        training._train([Cell("treasure", "eta=inf", "1")])
+        training.train([Cell("treasure", "eta=inf", "1")])
 
 
 @pytest.mark.slow
 def test_every_agent_goes_over_the_map(tmp_path):
     out = tmp_path / "all"
     bootstrapped = dataclasses.replace(TINY.bootstrapped, ensemble_size=2)
-    options = {"agents": tuple(expert_quality.LEARNERS), "bootstrapped": bootstrapped, "out": out}
-    expert_quality.main(dataclasses.replace(TINY, **options))
+    options = {"agents": tuple(LEARNERS), "bootstrapped": bootstrapped, "out": out}
+    run.start(dataclasses.replace(TINY, **options), Sink())
     shares = summary_of(out)["regret"]["share_best"]["all"]
-    assert set(shares) == set(expert_quality.LEARNERS)
+    assert set(shares) == set(LEARNERS)
     assert sum(shares.values()) == pytest.approx(1.0)
     assert (out / "regret_lead.png").stat().st_size > 0
 
@@ -354,10 +376,8 @@ def test_bqfd_uses_a_good_expert_and_outgrows_a_bad_one():
     config = dataclasses.replace(
         TINY, size=10, episodes=30, seeds=4, quantities=("1", "3"), torso=(64, 64), hidden=256
     )
-    training = expert_quality.MapTraining(
-        dataclasses.replace(config, cells_per_call=2), "bqfd", Path()
-    )
+    training = MapTraining(dataclasses.replace(config, cells_per_call=2), "bqfd", Path())
     cells = [Cell("treasure", "eta=inf", "1"), Cell("bomb", "eta=inf", "1")]
-    treasure, bomb = training._train(cells)
+    treasure, bomb = training.train(cells)
     assert treasure[:, 10:].mean() > 0.9
     assert bomb[:, 10:].mean() > -0.02

@@ -126,7 +126,7 @@ def check_two_games(imported):
 
 
 def test_atari_head_from_a_zip(tmp_path):
-    imported = importing.import_atari_head(head_zip(tmp_path / "breakout.zip", two_games()))
+    imported = importing.read("atari-head", head_zip(tmp_path / "breakout.zip", two_games()))
     check_two_games(imported)
     assert imported.demonstration.origin["trials"] == [STEM]
     assert imported.demonstration.name == "breakout"
@@ -136,30 +136,30 @@ def test_atari_head_from_folders_and_files(tmp_path):
     folder = two_games().folder(tmp_path / "breakout" / "highscore")
     (folder / "action_enums.txt").write_text("0 NOOP\n")
     for path in (tmp_path / "breakout", folder / f"{STEM}.txt", folder / f"{STEM}.tar.bz2"):
-        check_two_games(importing.import_atari_head(path))
+        check_two_games(importing.read("atari-head", path))
     # Somebody has unpacked the pictures.
     unpacked = folder / STEM
     unpacked.mkdir()
     for name, data in two_games().pictures.items():
         (unpacked / f"{name}.png").write_bytes(data)
     (folder / f"{STEM}.tar.bz2").unlink()
-    check_two_games(importing.import_atari_head(folder, game="breakout"))
+    check_two_games(importing.read("atari-head", folder, game="breakout"))
 
 
 def test_trials_come_in_the_order_of_their_numbers_and_can_be_chosen(tmp_path):
     late = Head(([LEFT] * 5, [3] * 5), stem="120_RZ_1_Sep-1-1-1-1")
     path = head_zip(tmp_path / "breakout.zip", late, two_games())
-    everything = importing.import_atari_head(path).demonstration
+    everything = importing.read("atari-head", path).demonstration
     assert everything.rewards.tolist() == [5, 7, 2, 1, 12]
-    assert importing.import_atari_head(path, only=["120"]).demonstration.rewards.tolist() == [12]
-    check_two_games(importing.import_atari_head(path, only=[STEM]))
+    assert importing.read("atari-head", path, only=["120"]).demonstration.rewards.tolist() == [12]
+    check_two_games(importing.read("atari-head", path, only=[STEM]))
     with pytest.raises(demos.DemonstrationError, match=r"no such trial .*120_RZ"):
-        importing.import_atari_head(path, only=["7"])
+        importing.read("atari-head", path, only=["7"])
 
 
 def test_the_limit_of_steps_cuts(tmp_path):
     path = head_zip(tmp_path / "breakout.zip", two_games())
-    imported = importing.import_atari_head(path, max_steps=2)
+    imported = importing.read("atari-head", path, max_steps=2)
     assert imported.demonstration.episode_lengths.tolist() == [2]
     assert imported.demonstration.terminated == (False,)
     assert imported.counts["episodes that the limit of steps cut"] == 1
@@ -169,7 +169,7 @@ def test_the_limit_of_steps_cuts(tmp_path):
 def test_null_where_a_value_is_needed_cuts_there(tmp_path, field):
     # Frame 6 of 13: five frames before it, seven after it.
     trial = Head(([RIGHT] * 13, range(13))).set(6, field, "null")
-    imported = importing.import_atari_head(head_zip(tmp_path / "breakout.zip", trial))
+    imported = importing.read("atari-head", head_zip(tmp_path / "breakout.zip", trial))
     found = imported.demonstration
     assert found.episode_lengths.tolist() == [1, 1]
     assert found.terminated == (False, False)
@@ -183,12 +183,12 @@ def test_null_elsewhere_does_not_matter(tmp_path, field):
     trial = two_games()
     for number in trial.lines:
         trial.set(number, field, "null")
-    check_two_games(importing.import_atari_head(head_zip(tmp_path / "breakout.zip", trial)))
+    check_two_games(importing.read("atari-head", head_zip(tmp_path / "breakout.zip", trial)))
 
 
 def test_an_unknown_frame_name_cuts(tmp_path):
     trial = Head(([RIGHT] * 13, range(13))).set(6, "frame_id", "null")
-    imported = importing.import_atari_head(head_zip(tmp_path / "breakout.zip", trial))
+    imported = importing.read("atari-head", head_zip(tmp_path / "breakout.zip", trial))
     assert shown(imported.demonstration) == [10, 50, 70, 110]
 
 
@@ -202,7 +202,7 @@ def test_missing_frames_are_never_bridged(tmp_path):
         (without_picture, "lines without a picture"),
     ):
         path = head_zip(tmp_path / "breakout.zip", trial)
-        imported = importing.import_atari_head(path)
+        imported = importing.read("atari-head", path)
         assert shown(imported.demonstration) == [10, 50, 70, 110]
         assert imported.demonstration.terminated == (False, False)
         assert imported.counts[what] == 1
@@ -211,7 +211,7 @@ def test_missing_frames_are_never_bridged(tmp_path):
 def test_a_game_whose_end_is_missing_did_not_end_for_us(tmp_path):
     trial = two_games()
     del trial.lines[9]  # the last frame of the first game
-    imported = importing.import_atari_head(head_zip(tmp_path / "breakout.zip", trial))
+    imported = importing.read("atari-head", head_zip(tmp_path / "breakout.zip", trial))
     assert imported.demonstration.terminated == (False, False)
     assert imported.demonstration.rewards.tolist() == [5, 1]
 
@@ -223,7 +223,7 @@ def test_actions_are_mapped_by_what_they_do_and_counted(tmp_path):
             range(18),
         )
     )
-    imported = importing.import_atari_head(head_zip(tmp_path / "breakout.zip", trial))
+    imported = importing.read("atari-head", head_zip(tmp_path / "breakout.zip", trial))
     found, counts = imported.demonstration, imported.counts
     # RIGHTFIRE is both: the step is left out, what comes after it is another episode.
     assert found.episode_lengths.tolist() == [2, 1]
@@ -250,7 +250,7 @@ def test_actions_are_mapped_by_what_they_do_and_counted(tmp_path):
 )
 def test_the_action_pressed_most_often_the_latest_of_equals(tmp_path, pressed, chosen):
     trial = Head(([*pressed, NOOP], [0] * 5))
-    imported = importing.import_atari_head(head_zip(tmp_path / "breakout.zip", trial))
+    imported = importing.read("atari-head", head_zip(tmp_path / "breakout.zip", trial))
     assert imported.demonstration.actions.tolist() == [chosen]
 
 
@@ -260,7 +260,7 @@ def test_a_trial_that_goes_on_with_a_saved_game(tmp_path):
     for number, line in trial.lines.items():
         score += line[4]
         trial.set(number, "score", score)
-    imported = importing.import_atari_head(head_zip(tmp_path / "breakout.zip", trial))
+    imported = importing.read("atari-head", head_zip(tmp_path / "breakout.zip", trial))
     assert imported.counts["trials that go on with a saved game"] == 1
     assert any("saved game, at 120 points" in remark for remark in imported.remarks)
     # What was earned before does not count.
@@ -274,7 +274,7 @@ def test_pictures_in_other_colours_of_png(tmp_path):
             stream = io.BytesIO()
             picture.convert(mode, palette=Image.Palette.ADAPTIVE).save(stream, "PNG")
             trial.pictures[f"RZ_2464601_{name}"] = stream.getvalue()
-    imported = importing.import_atari_head(head_zip(tmp_path / "breakout.zip", trial))
+    imported = importing.read("atari-head", head_zip(tmp_path / "breakout.zip", trial))
     assert shown(imported.demonstration) == [10, 10]
 
 
@@ -318,7 +318,7 @@ def tampered(change):
 def test_a_broken_trial_names_file_line_and_field(tmp_path, change, message):
     path = head_zip(tmp_path / "breakout.zip", tampered(change))
     with pytest.raises(demos.DemonstrationError, match=message) as caught:
-        importing.import_atari_head(path)
+        importing.read("atari-head", path)
     assert "breakout.zip" in str(caught.value)
 
 
@@ -329,17 +329,17 @@ def test_damaged_archives(tmp_path):
     for data in (b"", b"no archive", whole[: len(whole) // 2]):
         archive.write_bytes(data)
         with pytest.raises(demos.DemonstrationError, match=r"tar\.bz2 (is damaged|holds no)"):
-            importing.import_atari_head(folder)
+            importing.read("atari-head", folder)
     archive.unlink()
     with pytest.raises(demos.DemonstrationError, match="holds no trial"):
-        importing.import_atari_head(folder)
+        importing.read("atari-head", folder)
     with pytest.raises(demos.DemonstrationError, match=r"tar\.bz2 is missing"):
-        importing.import_atari_head(folder / f"{STEM}.txt")
+        importing.read("atari-head", folder / f"{STEM}.txt")
     (tmp_path / "breakout.zip").write_bytes(b"no zip")
     with pytest.raises(demos.DemonstrationError, match="damaged or no zip"):
-        importing.import_atari_head(tmp_path / "breakout.zip")
+        importing.read("atari-head", tmp_path / "breakout.zip")
     with pytest.raises(demos.DemonstrationError, match="no file or folder"):
-        importing.import_atari_head(tmp_path / "nothing.zip")
+        importing.read("atari-head", tmp_path / "nothing.zip")
 
 
 def test_links_and_paths_of_an_archive_mean_nothing(tmp_path):
@@ -359,7 +359,7 @@ def test_links_and_paths_of_an_archive_mean_nothing(tmp_path):
     (folder / f"{STEM}.tar.bz2").write_bytes(stream.getvalue())
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(demos.DemonstrationError, match="1 lines without a picture"):
-        importing.import_atari_head(folder)
+        importing.read("atari-head", folder)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -386,7 +386,7 @@ def test_a_real_game_comes_out_as_envpool_shows_it(tmp_path):
     pressed = [whole.action_meaning[action] for action in whole.actions[:45].repeat(4)]
     trial = Head(([*pressed, NOOP], [*rewards, 0]))
     trial.pictures = dict(zip(trial.pictures, pictures, strict=True))
-    imported = importing.import_atari_head(head_zip(tmp_path / "breakout.zip", trial))
+    imported = importing.read("atari-head", head_zip(tmp_path / "breakout.zip", trial))
     rows = demos.to_rows(imported.demonstration, gamma=0.9)
     for field in ("action", "reward", "is_first", "is_last"):
         np.testing.assert_array_equal(getattr(rows, field), getattr(played, field), field)
@@ -419,7 +419,7 @@ def agc_lines(count, *, ends=True):
 def test_agc(tmp_path):
     agc(tmp_path, lines=agc_lines(6))
     agc(tmp_path, number=5, lines=agc_lines(10, ends=False))
-    imported = importing.import_agc(tmp_path)
+    imported = importing.read("agc", tmp_path)
     found = imported.demonstration
     assert (found.game, found.num_actions) == ("VideoPinball", 9)
     # Number 5 comes before number 17.
@@ -430,14 +430,14 @@ def test_agc(tmp_path):
     right, fire = (console.action_set("VideoPinball").index(a) for a in (RIGHT, FIRE))
     assert found.actions.tolist() == [right, fire, right, fire]
     assert imported.demonstration.origin["recordings"] == ["5", "17"]
-    assert importing.import_agc(tmp_path, only=["17"]).demonstration.terminated == (True,)
+    assert importing.read("agc", tmp_path, only=["17"]).demonstration.terminated == (True,)
 
 
 def test_agc_with_gaps_and_lines_after_the_end(tmp_path):
     lines = agc_lines(13, ends=False)
     lines[11][3] = True
     agc(tmp_path, game="mspacman", lines=lines, pictures=[*range(5), *range(6, 13)])
-    imported = importing.import_agc(tmp_path)
+    imported = importing.read("agc", tmp_path)
     assert imported.demonstration.game == "MsPacman"
     assert imported.demonstration.terminated == (False, True)
     # Frames 0 to 4, then 6 to 11: FIRE does nothing in this game.
@@ -464,28 +464,28 @@ def test_a_broken_recording_names_file_line_and_field(tmp_path, line, message):
     lines[2] = line
     agc(tmp_path, lines=lines)
     with pytest.raises(demos.DemonstrationError, match=message):
-        importing.import_agc(tmp_path)
+        importing.read("agc", tmp_path)
 
 
 def test_agc_games_and_folders(tmp_path):
     with pytest.raises(demos.DemonstrationError, match="no folder trajectories"):
-        importing.import_agc(tmp_path)
+        importing.read("agc", tmp_path)
     agc(tmp_path, lines=agc_lines(6))
     agc(tmp_path, game="qbert", lines=agc_lines(6))
     with pytest.raises(demos.DemonstrationError, match="has Qbert, VideoPinball; say which"):
-        importing.import_agc(tmp_path)
-    assert importing.import_agc(tmp_path, game="VideoPinball").demonstration.num_actions == 9
+        importing.read("agc", tmp_path)
+    assert importing.read("agc", tmp_path, game="VideoPinball").demonstration.num_actions == 9
     with pytest.raises(demos.DemonstrationError, match="has Qbert, VideoPinball, not Pong"):
-        importing.import_agc(tmp_path, game="Pong")
+        importing.read("agc", tmp_path, game="Pong")
     with pytest.raises(ValueError, match="did you mean VideoPinball"):
-        importing.import_agc(tmp_path, game="VideoPinbal")
+        importing.read("agc", tmp_path, game="VideoPinbal")
     (tmp_path / "screens" / "pinball" / "17").rename(tmp_path / "gone")
     with pytest.raises(demos.DemonstrationError, match=r"no recording with pictures .*17"):
-        importing.import_agc(tmp_path, game="pinball")
+        importing.read("agc", tmp_path, game="pinball")
     (tmp_path / "trajectories" / "pinball" / "17.txt").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "gone").rename(tmp_path / "screens" / "pinball" / "17")
     with pytest.raises(demos.DemonstrationError, match=r"17\.txt is no text"):
-        importing.import_agc(tmp_path, game="pinball")
+        importing.read("agc", tmp_path, game="pinball")
 
 
 # --- Minari ---
@@ -553,16 +553,16 @@ def test_minari(tmp_path):
     episodes = [minari_episode([1, 2, 3], ends=True), minari_episode([0, 2], ends=False)]
     folder = minari(tmp_path / "expert-v0", episodes, metadata=BREAKOUT)
     for path in (folder, folder / "data", folder / "data" / "main_data.hdf5"):
-        check_minari(importing.import_minari(path))
-    only = importing.import_minari(folder, only=["1"]).demonstration
+        check_minari(importing.read("minari", path))
+    only = importing.read("minari", folder, only=["1"]).demonstration
     assert only.episode_lengths.tolist() == [2]
     # Older datasets tell of themselves within the file.
     (folder / "data" / "metadata.json").unlink()
     with pytest.raises(demos.DemonstrationError, match="does not tell its environment"):
-        importing.import_minari(folder)
+        importing.read("minari", folder)
     with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
         file.attrs.update(BREAKOUT)
-    check_minari(importing.import_minari(folder))
+    check_minari(importing.read("minari", folder))
 
 
 def test_minari_pictures_as_jpeg(tmp_path):
@@ -574,13 +574,13 @@ def test_minari_pictures_as_jpeg(tmp_path):
         [episode | {"observations": coded}, other],
         metadata=BREAKOUT,
     )
-    check_minari(importing.import_minari(folder))
+    check_minari(importing.read("minari", folder))
     with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
         file["episode_0/observations"][2] = np.frombuffer(b"no picture", np.uint8)
     with pytest.raises(
         demos.DemonstrationError, match=r"episode_0/observations\[2\] is no picture"
     ):
-        importing.import_minari(folder)
+        importing.read("minari", folder)
 
 
 def test_minari_with_all_actions_lives_and_single_frames(tmp_path):
@@ -591,7 +591,7 @@ def test_minari_with_all_actions_lives_and_single_frames(tmp_path):
     lives = np.array([5, 5, 5, 5, 4, 4, 4])
     episode = minari_episode([LEFT] * 4 + [UP] * 2, ends=True, infos={"lives": lives})
     folder = minari(tmp_path / "expert-v0", [episode], metadata=metadata)
-    found = importing.import_minari(folder).demonstration
+    found = importing.read("minari", folder).demonstration
     assert found.actions.tolist() == [LEFT_HERE, NONE_HERE]
     assert found.rewards.tolist() == [0 + 1 + 2 + 3, 4 + 5]
     assert found.lives.tolist() == [5, 4, 4]
@@ -603,7 +603,7 @@ def test_minari_of_another_environment(tmp_path):
     episode["observations"] = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
     metadata = {"env_spec": json.dumps({"id": "CartPole-v1"})}
     folder = minari(tmp_path / "cartpole-v0", [episode], metadata=metadata)
-    found = importing.import_minari(folder).demonstration
+    found = importing.read("minari", folder).demonstration
     assert (found.game, found.num_actions, found.action_meaning) == ("CartPole-v1", 2, None)
     np.testing.assert_array_equal(found.frames, episode["observations"])
     assert found.frames.dtype == np.float32
@@ -626,29 +626,29 @@ def test_a_broken_dataset_names_file_episode_and_field(tmp_path, changes, messag
     episode = minari_episode([1, 2, 3], ends=True, **changes)
     folder = minari(tmp_path / "expert-v0", [episode], metadata=BREAKOUT)
     with pytest.raises(demos.DemonstrationError, match=message) as caught:
-        importing.import_minari(folder)
+        importing.read("minari", folder)
     assert "main_data.hdf5" in str(caught.value)
 
 
 def test_other_broken_datasets(tmp_path):
     with pytest.raises(demos.DemonstrationError, match=r"no main_data\.hdf5"):
-        importing.import_minari(tmp_path)
+        importing.read("minari", tmp_path)
     (tmp_path / "main_data.hdf5").write_bytes(b"no data")
     with pytest.raises(demos.DemonstrationError, match="damaged or no HDF5"):
-        importing.import_minari(tmp_path)
+        importing.read("minari", tmp_path)
     episode = minari_episode([1, 2, 3], ends=True)
     del episode["truncations"]
     folder = minari(tmp_path / "a", [episode], metadata=BREAKOUT)
     with pytest.raises(demos.DemonstrationError, match="episode_0 has no truncations"):
-        importing.import_minari(folder)
+        importing.read("minari", folder)
     box = {"action_space": json.dumps({"type": "Box", "shape": [2]})}
     episode = minari_episode([1, 2, 3], ends=True)
     folder = minari(tmp_path / "b", [episode], metadata=BREAKOUT | box)
     with pytest.raises(demos.DemonstrationError, match="of a Box space"):
-        importing.import_minari(folder)
+        importing.read("minari", folder)
     (folder / "data" / "metadata.json").write_text("{")
     with pytest.raises(demos.DemonstrationError, match=r"metadata\.json is no JSON"):
-        importing.import_minari(folder)
+        importing.read("minari", folder)
 
 
 # --- Arrays ---
@@ -675,7 +675,7 @@ def save_arrays(tmp_path, **changes):
 
 def test_arrays_with_every_observation(tmp_path):
     lives = np.array([5, 5, 4, 4, 5, 5, 5])
-    imported = importing.import_arrays(save_arrays(tmp_path, lives=lives))
+    imported = importing.read("npz", save_arrays(tmp_path, lives=lives))
     found = imported.demonstration
     assert (found.game, found.num_actions, found.name) == ("Breakout", 4, "mine")
     assert found.episode_lengths.tolist() == [3, 2]
@@ -683,12 +683,12 @@ def test_arrays_with_every_observation(tmp_path):
     assert shown(found) == [10, 20, 30, 40, 50, 60, 70]
     assert found.lives.tolist() == lives.tolist()
     assert found.rewards.tolist() == [0, 1, 2, 0, 1]
-    one = importing.import_arrays(save_arrays(tmp_path), only=["1"]).demonstration
+    one = importing.read("npz", save_arrays(tmp_path), only=["1"]).demonstration
     assert shown(one) == [50, 60, 70]
 
 
 def test_arrays_with_the_observations_that_were_acted_on(tmp_path):
-    imported = importing.import_arrays(save_arrays(tmp_path, frames=arrays()["frames"][:5]))
+    imported = importing.read("npz", save_arrays(tmp_path, frames=arrays()["frames"][:5]))
     found = imported.demonstration
     # What the game's end looked like does not matter; what a cut led to does, and is not there.
     assert found.episode_lengths.tolist() == [3, 1]
@@ -708,7 +708,7 @@ def test_arrays_of_every_emulator_frame_and_of_all_actions(tmp_path):
         frame_skip=np.array(1),
         action_meaning=np.arange(18),
     )
-    imported = importing.import_arrays(path)
+    imported = importing.read("npz", path)
     assert imported.demonstration.actions.tolist() == [LEFT_HERE, FIRE_HERE, FIRE_HERE]
     assert imported.demonstration.rewards.tolist() == [6, 4 + 5 + 6 + 7, 8]
     assert shown(imported.demonstration) == [10, 50, 90, 100]
@@ -719,14 +719,14 @@ def test_arrays_of_another_environment(tmp_path):
     observations = np.linspace(0, 1, 14, dtype=np.float64).reshape(7, 2)
     path = save_arrays(tmp_path, frames=observations, env=None, num_actions=np.array(6))
     with pytest.raises(demos.DemonstrationError, match="has no array env; give"):
-        importing.import_arrays(path)
-    found = importing.import_arrays(path, game="MountainCar-v0").demonstration
+        importing.read("npz", path)
+    found = importing.read("npz", path, game="MountainCar-v0").demonstration
     assert (found.game, found.num_actions) == ("MountainCar-v0", 6)
     np.testing.assert_array_equal(found.frames, observations)
 
 
 def test_an_episode_without_an_end_is_cut(tmp_path):
-    imported = importing.import_arrays(save_arrays(tmp_path, truncated=np.zeros(5, bool)))
+    imported = importing.read("npz", save_arrays(tmp_path, truncated=np.zeros(5, bool)))
     assert imported.demonstration.terminated == (True, False)
     assert imported.counts["episodes without an end"] == 1
 
@@ -762,15 +762,15 @@ def test_an_episode_without_an_end_is_cut(tmp_path):
 def test_broken_arrays_name_file_and_entry(tmp_path, changes, message):
     path = save_arrays(tmp_path, **changes)
     with pytest.raises(demos.DemonstrationError, match=message) as caught:
-        importing.import_arrays(path)
+        importing.read("npz", path)
     assert str(path) in str(caught.value)
 
 
 def test_a_game_that_contradicts_the_file_is_refused(tmp_path):
     path = save_arrays(tmp_path)
     with pytest.raises(demos.DemonstrationError, match="shows Breakout, not Pong"):
-        importing.import_arrays(path, game="Pong")
-    assert importing.import_arrays(path, game="breakout").demonstration.game == "Breakout"
+        importing.read("npz", path, game="Pong")
+    assert importing.read("npz", path, game="breakout").demonstration.game == "Breakout"
 
 
 # --- Actions ---
@@ -881,3 +881,10 @@ def test_bad_input_ends_with_a_message_and_nothing_written(
 def test_screens_are_checked_once_more_where_they_are_used():
     with pytest.raises(demos.DemonstrationError, match="here is no picture"):
         screens.decode_screen(b"", "here")
+
+
+def test_layouts_are_known_by_name(tmp_path):
+    with pytest.raises(ValueError, match="source is 'zip', but must be one of atari-head, agc"):
+        importing.read("zip", tmp_path)
+    with pytest.raises(ValueError, match="max_steps is -1, but must be at least 0"):
+        importing.read("npz", tmp_path, max_steps=-1)

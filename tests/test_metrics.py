@@ -1,6 +1,7 @@
 """Rows survive crashes and resumes, and all that is written is strict JSON."""
 
 import builtins
+import importlib.util
 import json
 import os
 
@@ -9,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bqfd_jax.runs.metrics import MetricsWriter, read_jsonl
+from bqfd_jax.runs.errors import UsageError
+from bqfd_jax.runs.metrics import MetricsWriter, check_tensorboard, read_jsonl
 
 
 def strict_loads(text):
@@ -193,3 +195,11 @@ def test_without_tensorboardx_the_error_says_what_to_install(tmp_path, monkeypat
         MetricsWriter(path, tensorboard_dir=tmp_path / "tb")
     assert not path.exists()
     MetricsWriter(path).close()
+
+
+def test_the_missing_extra_is_told_of_before_a_run(monkeypatch):
+    check_tensorboard(True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    check_tensorboard(False)
+    with pytest.raises(UsageError, match=r"pip install 'bqfd-jax\[tensorboard\]'"):
+        check_tensorboard(True)

@@ -34,15 +34,6 @@ def dense(layer, x):
     return x @ np.asarray(layer["kernel"], np.float64) + np.asarray(layer["bias"], np.float64)
 
 
-@pytest.mark.parametrize("scale", [0.0, 0.25, 2**-0.5, 1.0])
-def test_scale_gradient(scale):
-    x = jnp.array([1.0, -2.0, 3.0])
-    f = jax.jit(jax.value_and_grad(lambda x: jnp.sum(networks.scale_gradient(x, scale) ** 2)))
-    value, gradient = f(x)
-    assert value == pytest.approx(14.0, rel=1e-6)
-    chex.assert_trees_all_close(gradient, scale * 2 * x, rtol=1e-6)
-
-
 def test_mlp_torso_is_dense_layers_with_relu():
     torso = networks.MLPTorso((5, 4))
     observation = normal((3, 2, 6))

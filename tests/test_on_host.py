@@ -12,6 +12,7 @@ from bqfd_jax.agents import BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnCo
 from bqfd_jax.envs import host
 from bqfd_jax.replay import make_replay
 from bqfd_jax.training import on_host
+from bqfd_jax.training.setup import make_setup
 from bqfd_jax.types import Row
 
 GAMMA = 0.5
@@ -371,3 +372,20 @@ def test_one_call_does_the_same_as_many():
     assert int(one.state.learner.updates) == int(many.state.learner.updates) == 39
     chex.assert_trees_all_close(one.state.learner.params, many.state.learner.params, rtol=1e-5)
     chex.assert_trees_all_close(one.state.replay.tree[-1], many.state.replay.tree[-1], rtol=1e-4)
+
+
+def test_a_setup_refuses_demonstrations_of_another_gamma():
+    def build(gamma):
+        return make_setup(
+            looking_network(5),
+            configure(BqfdConfig, gamma=gamma),
+            frame_shape=(3,),
+            frame_dtype=np.int32,
+            num_lanes=2,
+            rows_per_lane=20,
+            demonstrations=demonstration(4),
+        )
+
+    with pytest.raises(ValueError, match=f"discount of {GAMMA}, but the agent's gamma is 0.99"):
+        build(0.99)
+    assert build(GAMMA).agent.gamma == GAMMA

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from bqfd_jax import demos
-from bqfd_jax.demos.making import planning, shaping
+from bqfd_jax.demos.making import planning, search, shaping
 from bqfd_jax.envs import ale, atari
 from bqfd_jax.runs.folder import RunError, StopRequested, UsageError
 from experiments.demos import plan as demos_plan
 from experiments.demos.plan import PlanConfig
 
 PLAIN = shaping.Shaping()
-HOW = planning.Settings(
+HOW = search.Settings(
     population=4,
     compare_probability=1.0,
     retries=0,
@@ -64,13 +64,13 @@ class Corridor:
 
 def plan_corridor(corridor, *, steps=40, seed=0, shape=PLAIN, **changes):
     how = dataclasses.replace(HOW, **changes)
-    return planning.plan_game(
+    return search.plan_game(
         corridor, how, shape=shape, steps=steps, rng=np.random.default_rng(seed)
     )
 
 
 def candidate(score, *, lives=0, **fields):
-    return planning.Candidate(state=None, ram=None, lives=lives, score=score, **fields)
+    return search.Candidate(state=None, ram=None, lives=lives, score=score, **fields)
 
 
 class Scripted:
@@ -86,10 +86,10 @@ class Scripted:
 
 def test_the_strictly_worse_of_a_pair_becomes_a_copy_of_the_better():
     population = [candidate(score) for score in (7, 1, 5, 9, 3, 2, 4)]
-    judge = planning.Judge(has_lives=False)
+    judge = search.Judge(has_lives=False)
     # Pairs 4-0, 1-3 and 2-5; the last is not compared, and 6 is left over.
     rng = Scripted(order=[4, 1, 2, 0, 3, 5, 6], draws=[0.1, 0.49, 0.5])
-    after = planning.compare(population, judge, 0.5, rng)
+    after = search.compare(population, judge, 0.5, rng)
     assert [found.score for found in after] == [7, 9, 5, 9, 7, 2, 4]
     assert after[4] is population[0]
     assert [found.score for found in population] == [7, 1, 5, 9, 3, 2, 4]
@@ -97,20 +97,20 @@ def test_the_strictly_worse_of_a_pair_becomes_a_copy_of_the_better():
 
 def test_equals_stay_what_they_are():
     population = [candidate(3, action=0), candidate(1, credit=1.5, potential=0.5, action=1)]
-    judge = planning.Judge(has_lives=False)
-    after = planning.compare(population, judge, 1.0, Scripted([0, 1], [0.0]))
+    judge = search.Judge(has_lives=False)
+    after = search.compare(population, judge, 1.0, Scripted([0, 1], [0.0]))
     assert [found.action for found in after] == [0, 1]
 
 
 def test_a_life_is_worth_thirty_rewards():
-    judge = planning.Judge(has_lives=True)
+    judge = search.Judge(has_lives=True)
     assert judge.value(candidate(5, lives=2, credit=0.5, potential=-1)) == 5 + 2 + 0.5 - 1
     judge.see([2, 0, -4])
     assert judge.life_worth == 30 * 3
     assert judge.value(candidate(5, lives=2)) == 5 + 2 * 90
     # Over is worse than the last life, which some games call 0.
     assert judge.value(candidate(5, lives=0, is_over=True)) == 5 - 90
-    timed = planning.Judge(has_lives=False)
+    timed = search.Judge(has_lives=False)
     timed.see([10])
     assert timed.value(candidate(5, is_over=True)) == 5
 
@@ -118,13 +118,13 @@ def test_a_life_is_worth_thirty_rewards():
 def test_actions_persist_until_they_are_replaced():
     corridor = Corridor()
     corridor.reset()
-    start = planning.Candidate(corridor.save_state(), corridor.ram(), lives=3, action=1)
+    start = search.Candidate(corridor.save_state(), corridor.ram(), lives=3, action=1)
     rng = types.SimpleNamespace(
         random=lambda shape: np.array([[0.9, 0.1, 0.9, 0.9], [0.9, 0.9, 0.9, 0.1]]),
         integers=lambda high, size: np.array([[1, 0, 1, 1], [0, 0, 0, 0]]),
     )
-    judge = planning.Judge(has_lives=True)
-    after, taken = planning.advance([start, start], corridor, HOW, PLAIN, judge, 4, rng)
+    judge = search.Judge(has_lives=True)
+    after, taken = search.advance([start, start], corridor, HOW, PLAIN, judge, 4, rng)
     assert [found.path for found in after] == [(None, [1, 0, 0, 0]), (None, [1, 1, 1, 0])]
     assert [(found.score, found.steps, found.action) for found in after] == [(1, 4, 0), (3, 4, 0)]
     assert taken == 8
@@ -189,7 +189,7 @@ def test_shaping_decides_between_equal_scores():
     # What is gained stays: an action's credit does not go when its potential would.
     counts = shaping.Shaping(gain=lambda before, after: float(after[0]) - float(before[0]))
     seen = []
-    planning.plan_game(
+    search.plan_game(
         Corridor(),
         HOW,
         shape=counts,

@@ -22,6 +22,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from bqfd_jax import demos
 from bqfd_jax.demos import DemonstrationError
 from bqfd_jax.demos.making import recording
+from bqfd_jax.demos.making.keys import KEYS, HeldKeys, action_of, legend
 from bqfd_jax.envs import ale
 from bqfd_jax.runs.folder import UsageError
 from experiments.demos import record as demos_record
@@ -78,13 +79,13 @@ PINBALL = (0, 1, 2, 3, 4, 5, 10, 11, 12)
     ],
 )
 def test_what_keys_mean(pressed, actions, number):
-    assert actions[recording.action_of(pressed.split(), actions)] == number
+    assert actions[action_of(pressed.split(), actions)] == number
 
 
 def test_every_game_can_do_what_its_keys_say():
     for actions in (ALL_ACTIONS, BREAKOUT, FREEWAY, PINBALL):
-        for key in recording.legend(actions).keys:
-            assert recording.action_of([key], actions) != 0
+        for key in legend(actions).keys:
+            assert action_of([key], actions) != 0
 
 
 @pytest.mark.parametrize(
@@ -101,11 +102,11 @@ def test_every_game_can_do_what_its_keys_say():
     ],
 )
 def test_the_legend(actions, keys, together):
-    assert recording.legend(actions) == (tuple(keys.split()), together)
+    assert legend(actions) == (tuple(keys.split()), together)
 
 
 def test_a_tap_between_two_steps_is_not_missed():
-    keys = recording.HeldKeys()
+    keys = HeldKeys()
     assert keys.update(["left"])
     assert keys.update(["left", "fire"])
     assert not keys.update(["left"])
@@ -130,7 +131,7 @@ def random_keys(number, seed=0):
     return [
         keys
         for _ in range(number // 5 + 1)
-        for keys in [list(rng.permutation(recording.KEYS)[: rng.integers(4)])] * 5
+        for keys in [list(rng.permutation(KEYS)[: rng.integers(4)])] * 5
     ][:number]
 
 

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 from bqfd_jax import tabular
-from experiments.tabular.__main__ import deep_sea_problem, right_all_the_way
+from bqfd_jax.checks import OptionError
+from bqfd_jax.runs.sinks import Sink
+from experiments.tabular.__main__ import start
+from experiments.tabular.config import Config
+from experiments.tabular.tables import (
+    deep_sea_problem,
+    resting_value,
+    right_all_the_way,
+    settled_after,
+)
 
 ETA, BETA, VARIANCE = 3.0, 4.0, 0.6
 
@@ -216,12 +225,12 @@ def test_the_bomb_is_left_for_good_by_our_rule_and_not_by_the_printed_one():
 
 
 def test_the_problem_is_the_environment():
-    from bqfd_jax.envs import deep_sea
+    from bqfd_jax.envs import deep_sea, deep_sea_values
 
     size = 6
     for case, params in (("treasure", deep_sea.treasure(size)), ("bomb", deep_sea.bomb(size))):
         ours = tabular.optimal_q(deep_sea_problem(size, case), gamma=0.9)
-        theirs = deep_sea.optimal_q(params, size, gamma=0.9)
+        theirs = deep_sea_values.optimal_q(params, size, gamma=0.9)
         reachable = np.tril(np.ones((size, size), bool))
         np.testing.assert_allclose(
             np.asarray(ours)[reachable], np.asarray(theirs)[reachable], atol=1e-6
@@ -330,11 +339,21 @@ def test_a_demonstration_that_ends_early_bootstraps_from_where_it_ended():
 # ---------------------------------------------------------------------------------- experiment
 
 
-def test_the_experiment_writes_what_it_promises(tmp_path, capsys):
-    from experiments.tabular import __main__ as experiment
+class Said(Sink):
+    """Keeps what is said."""
 
-    config = experiment.Config(size=6, seeds=2, episodes=120, filter_size=3, out=tmp_path / "run")
-    experiment.main(config)
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_the_experiment_writes_what_it_promises(tmp_path):
+    config = Config(size=6, seeds=2, episodes=120, filter_size=3, out=tmp_path / "run")
+    said = Said()
+    start(config, said)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["experiment"] == "tabular"
     for name in ("config.json", "returns.png", "forgetting.png", "variances.png"):
         assert (tmp_path / "run" / name).stat().st_size > 0
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -349,12 +368,18 @@ def test_the_experiment_writes_what_it_promises(tmp_path, capsys):
     assert 0 < summary["variance"]["1"]["exact_by_row"][-1] < summary["variance"]["1"]["w_n"]
     error = summary["filter"]
     assert 0 < error["median_error"] < 0.5 * error["median_size_of_the_correction"]
-    assert "never" in capsys.readouterr().out
+    assert "never" in said.lines[-1]
+
+
+@pytest.mark.parametrize("eta", [0.0, 0.5, 3.0, 40.0])
+def test_the_resting_value_is_a_fixed_point(eta):
+    rest = resting_value(Config(eta=eta))
+    share = 1 / (1 + np.exp(-2 * eta * rest))
+    assert rest == pytest.approx(4 * 0.6 * eta * (1 - share), abs=1e-9)
+    assert rest > 0 or eta == 0
 
 
 def test_settling_by_hand():
-    from experiments.tabular.__main__ import settled_after
-
     returns = np.array([[0.0, -1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, -1.0]])
     assert settled_after(returns, "bomb", 0.0) == [2, 0, None]
 
@@ -362,16 +387,13 @@ def test_settling_by_hand():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"size": 1}, "--size is 1"),
-        ({"filter_size": 101}, "--filter-size is 101"),
-        ({"variance": 0.0}, "--variance is 0"),
-        ({"beta": -1.0}, "--beta is -1"),
-        ({"gamma": 1.5}, "--gamma is 1.5"),
+        ({"size": 1}, "size is 1"),
+        ({"filter_size": 101}, "filter_size is 101, but must be in"),
+        ({"variance": 0.0}, "variance is 0"),
+        ({"beta": -1.0}, "beta is -1"),
+        ({"gamma": 1.5}, "gamma is 1.5"),
     ],
 )
 def test_bad_options_are_named(changes, message):
-    from bqfd_jax.runs.folder import UsageError
-    from experiments.tabular import __main__ as experiment
-
-    with pytest.raises(UsageError, match=message):
-        experiment.check(experiment.Config(**changes))
+    with pytest.raises(OptionError, match=message):
+        Config(**changes).check()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bqfd_jax import checks
+from bqfd_jax.envs.host import checked_actions
 from bqfd_jax.types import HostStep
 
 FRAME_SHAPE = (84, 84)
@@ -184,17 +185,8 @@ class Atari:
         """Takes one action per lane, `[L]` integers; ignored in lanes whose episode has ended."""
         if self._previous is None:
             raise RuntimeError("reset must be called before step")
-        actions = np.asarray(actions)
-        if actions.shape != (self.num_lanes,) or actions.dtype.kind not in "iu":
-            raise ValueError(
-                f"actions are {actions.dtype}{list(actions.shape)}, but must be {self.num_lanes} "
-                "integers"
-            )
         # envpool would read whatever lies there.
-        if actions.min() < 0 or actions.max() >= self.num_actions:
-            raise ValueError(
-                f"actions must lie in 0 .. {self.num_actions - 1} in {self.name}, but are {actions}"
-            )
+        actions = checked_actions(actions, self.name, self.num_lanes, self.num_actions)
         frame, _, terminated, truncated, info = self._pool.step(actions.astype(np.int32))
         return self._show(
             frame,

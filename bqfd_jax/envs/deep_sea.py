@@ -5,7 +5,7 @@ so that the one large reward is found by luck with probability 2^-N.  Three vari
 
   * the paper's (`treasure`, `bomb`): the corner pays +1 or -1 INSTEAD of the move's cost and
     action 1 is right everywhere;
-  * ours (`decoy`): as the paper's, but the corner pays half, and a cell aside of its path all;
+  * ours (`decoy`): as the paper's, but the corner pays half, and a cell beside its path pays all;
   * bsuite's (`bsuite`): the corner pays +1 ON TOP of the move's cost, the meaning of the actions
     may differ from cell to cell, and optionally right moves slip and corners pay noisily.
 
@@ -76,9 +76,9 @@ def bomb(size: int) -> Params:
 
 
 def decoy(size: int) -> Params:
-    """A small treasure in the corner, a large one aside: who heads for the corner does half well.
+    """A small treasure in the corner, a large one beside it: heading for the corner does half well.
 
-    The corner pays 0.5.  Moving right in the middle of the last row pays 1: who is on the way to
+    The corner pays 0.5.  Moving right in the middle of the last row pays 1: an agent on the way to
     the corner gets there by N / 4 moves to the left.
 
     Args:

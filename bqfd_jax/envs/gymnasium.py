@@ -15,7 +15,7 @@ import numpy as np
 
 from bqfd_jax import checks
 from bqfd_jax.envs import gym_making
-from bqfd_jax.envs.host import HostEnvironmentError
+from bqfd_jax.envs.host import HostEnvironmentError, checked_actions
 from bqfd_jax.types import HostStep
 
 # What jax would make of them anyway.  Truth values become numbers that are no grey levels.
@@ -105,16 +105,7 @@ class GymVector:
         """Takes one action per lane, `[L]` integers; ignored in lanes whose episode has ended."""
         if self._ended is None:
             raise RuntimeError("reset must be called before step")
-        actions = np.asarray(actions)
-        if actions.shape != (self.num_lanes,) or actions.dtype.kind not in "iu":
-            raise ValueError(
-                f"actions are {actions.dtype}{list(actions.shape)}, but must be {self.num_lanes} "
-                "integers"
-            )
-        if actions.min() < 0 or actions.max() >= self.num_actions:
-            raise ValueError(
-                f"actions must lie in 0 .. {self.num_actions - 1} in {self.name}, but are {actions}"
-            )
+        actions = checked_actions(actions, self.name, self.num_lanes, self.num_actions)
         self._time += 1
         is_first = self._ended
         frame, reward, terminated, truncated, info = self._call(

@@ -1,4 +1,4 @@
-"""What host environments share: how their steps become rows."""
+"""What host environments share: checked actions, and how their steps become rows."""
 
 import numpy as np
 
@@ -32,6 +32,18 @@ def to_row(step: HostStep, actions: np.ndarray, following: HostStep, gamma: floa
         is_first=step.is_first,
         is_last=step.is_last,
     )
+
+
+def checked_actions(actions: np.ndarray, name: str, num_lanes: int, num_actions: int) -> np.ndarray:
+    """Actions `[L]` as an array; raises `ValueError` if they are none of the environment `name`."""
+    actions = np.asarray(actions)
+    if actions.shape != (num_lanes,) or actions.dtype.kind not in "iu":
+        raise ValueError(
+            f"actions are {actions.dtype}{list(actions.shape)}, but must be {num_lanes} integers"
+        )
+    if actions.min() < 0 or actions.max() >= num_actions:
+        raise ValueError(f"actions must lie in 0 .. {num_actions - 1} in {name}, but are {actions}")
+    return actions
 
 
 class Scores:

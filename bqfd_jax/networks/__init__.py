@@ -1,3 +1,38 @@
 """Q-networks: torsos, heads, and how they are put together."""
 
-from bqfd_jax.networks.build import *  # noqa: F403
+from bqfd_jax.networks.build import (
+    ATARI_TORSOS,
+    Network,
+    as_network,
+    atari_network,
+    deep_sea_network,
+    ensemble,
+    for_observation,
+    from_flax,
+)
+from bqfd_jax.networks.heads import DuelingHead, QNetwork
+from bqfd_jax.networks.torsos import (
+    ImageTorso,
+    MLPTorso,
+    NatureTorso,
+    PatchTorso,
+    StackedImages,
+)
+
+__all__ = [
+    "ATARI_TORSOS",
+    "DuelingHead",
+    "ImageTorso",
+    "MLPTorso",
+    "NatureTorso",
+    "Network",
+    "PatchTorso",
+    "QNetwork",
+    "StackedImages",
+    "as_network",
+    "atari_network",
+    "deep_sea_network",
+    "ensemble",
+    "for_observation",
+    "from_flax",
+]

@@ -1,4 +1,4 @@
-"""Q-networks in flax linen: torsos, the dueling head, and ensembles of whole networks.
+"""Networks as pairs of functions: put together for what is seen, given by the user, or ensembles.
 
 A network maps observations `[B, S, *frame_shape]` to Q-values `[B, A]`, an ensemble of K to
 `[B, K, A]`.  Any module or pair of functions with these shapes can stand in for them.
@@ -9,148 +9,18 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from bqfd_jax.networks.heads import QNetwork
+from bqfd_jax.networks.torsos import (
+    Encoder,
+    ImageTorso,
+    MLPTorso,
+    NatureTorso,
+    PatchTorso,
+    StackedImages,
+)
 from bqfd_jax.types import Array, Params
-
-Encoder = Callable[[Array], Array]
-
-
-def scale_gradient(x: Array, scale: float) -> Array:
-    """`x` itself, with gradients through it multiplied by `scale`."""
-    # The second term is zero to the bit, so the value is `x` exactly.
-    return x + (scale - 1.0) * (x - jax.lax.stop_gradient(x))
-
-
-class MLPTorso(nn.Module):
-    """Dense layers with ReLU on a flattened observation."""
-
-    sizes: Sequence[int] = (64, 64)
-    encode: Encoder | None = None  # what turns frames into features, e.g. a one-hot code
-    bias_init: nn.initializers.Initializer = nn.initializers.zeros
-
-    @nn.compact
-    def __call__(self, observation: Array) -> Array:  # noqa: D102
-        x = observation if self.encode is None else self.encode(observation)
-        x = x.reshape(x.shape[0], -1).astype(jnp.float32)
-        for size in self.sizes:
-            x = nn.relu(nn.Dense(size, bias_init=self.bias_init)(x))
-        return x
-
-
-class NatureTorso(nn.Module):
-    """The three convolutions of Mnih et al. (2015) on `[B, 4, 84, 84]` uint8 stacks."""
-
-    @nn.compact
-    def __call__(self, observation: Array) -> Array:  # noqa: D102
-        x = jnp.moveaxis(observation, 1, -1).astype(jnp.float32) / 255.0
-        for features, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-            conv = nn.Conv(features, (kernel, kernel), (stride, stride), padding="VALID")
-            x = nn.relu(conv(x))
-        return x.reshape(x.shape[0], -1)
-
-
-class PatchTorso(nn.Module):
-    """Two convolutions with 5 x 5 kernels and stride 5 on `[B, 4, 84, 84]` uint8 stacks.
-
-    The small torso of van Hasselt et al.: "When to use parametric models in reinforcement
-    learning?" (2019), for agents that learn from few steps; about a quarter of Nature's work.
-    """
-
-    @nn.compact
-    def __call__(self, observation: Array) -> Array:  # noqa: D102
-        x = jnp.moveaxis(observation, 1, -1).astype(jnp.float32) / 255.0
-        x = nn.relu(nn.Conv(32, (5, 5), (5, 5), padding="SAME")(x))
-        # With a stride as wide as its kernel a convolution is one matrix product over patches,
-        # whose gradients are cheaper on a CPU.
-        x = nn.relu(nn.Dense(64)(_patches(x, 5)))
-        return x.reshape(x.shape[0], -1)
-
-
-def _patches(x: Array, size: int) -> Array:
-    """Cuts `[B, H, W, C]` into `[B, ceil(H / size), ceil(W / size), size size C]`, zeros beyond."""
-    batch, height, width, channels = x.shape
-    rows, columns = -(-height // size), -(-width // size)
-    beyond = ((0, 0), (0, rows * size - height), (0, columns * size - width), (0, 0))
-    x = jnp.pad(x, beyond).reshape(batch, rows, size, columns, size, channels)
-    return jnp.moveaxis(x, 3, 2).reshape(batch, rows, columns, -1)
-
-
-class ImageTorso(nn.Module):
-    """Convolutions with 3 x 3 kernels on `[B, C, H, W]` of any size.
-
-    Large images are halved until little is left; small ones, where every cell counts, never.
-    """
-
-    scale: float = 1.0  # what the values are divided by
-    features: Sequence[int] = (16, 32)
-    large: int = 16  # a side longer than this is halved
-
-    @nn.compact
-    def __call__(self, image: Array) -> Array:  # noqa: D102
-        x = jnp.moveaxis(image, 1, -1).astype(jnp.float32) / self.scale
-        for features in self.features:
-            x = nn.relu(nn.Conv(features, (3, 3), self._strides(x))(x))
-        while max(x.shape[1:3]) > self.large:
-            x = nn.relu(nn.Conv(self.features[-1], (3, 3), self._strides(x))(x))
-        return x.reshape(x.shape[0], -1)
-
-    def _strides(self, x: Array) -> tuple[int, ...]:
-        return tuple(2 if side > self.large else 1 for side in x.shape[1:3])
-
-
-class StackedImages(nn.Module):
-    """Lays the frames of a stack, and their colours, upon each other for a torso of images.
-
-    From `[B, S, H, W]`, `[B, S, H, W, C]` or `[B, S, C, H, W]` to `[B, S C, H, W]`; the shorter of
-    the first and the last axis of a frame are its colours.
-    """
-
-    torso: nn.Module
-
-    @nn.compact
-    def __call__(self, observation: Array) -> Array:  # noqa: D102
-        if observation.ndim == 5:
-            if observation.shape[2] > observation.shape[4]:
-                observation = jnp.moveaxis(observation, 4, 2)
-            observation = observation.reshape(
-                observation.shape[0], -1, observation.shape[3], observation.shape[4]
-            )
-        return self.torso(observation)
-
-
-class DuelingHead(nn.Module):
-    """Value and advantage streams, `q = v + a - mean(a)`.
-
-    Wang et al.: "Dueling Network Architectures for Deep Reinforcement Learning" (2016), who scale
-    the gradient that both streams send into the torso by 1 / sqrt(2).
-    """
-
-    num_actions: int
-    hidden: int = 256
-    torso_gradient_scale: float = 2**-0.5
-
-    @nn.compact
-    def __call__(self, features: Array) -> Array:  # noqa: D102
-        x = scale_gradient(features, self.torso_gradient_scale)
-        # One wide layer is two streams side by side, and one matrix product instead of two.
-        streams = nn.relu(nn.Dense(2 * self.hidden, name="streams")(x))
-        value = nn.Dense(1, name="value")(streams[..., : self.hidden])
-        advantage = nn.Dense(self.num_actions, name="advantage")(streams[..., self.hidden :])
-        return value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
-
-
-class QNetwork(nn.Module):
-    """A torso and the dueling head."""
-
-    torso: nn.Module
-    num_actions: int
-    hidden: int = 256
-
-    @nn.compact
-    def __call__(self, observation: Array) -> Array:  # noqa: D102
-        return DuelingHead(self.num_actions, self.hidden)(self.torso(observation))
 
 
 class Network(NamedTuple):

@@ -138,11 +138,11 @@ class RunConfig:
 
     def stored(self) -> dict[str, Any]:
         """What `config.json` holds: all that the result depends on."""
-        left_out = {*_NOT_RESULT, *(name for name in AGENTS if name != self.agent)}
-        named = [
-            d if d in self.named_demonstrations else str(Path(d).absolute()) for d in self.demo
-        ]
-        return stored.to_fields(self, self.experiment, without=left_out) | {"demo": named}
+        others = (name for name in AGENTS if name != self.agent)
+        fields = stored.to_fields(self, self.experiment, without=(*_NOT_RESULT, *others))
+        known = self.named_demonstrations
+        demo = [name if name in known else str(Path(name).absolute()) for name in self.demo]
+        return fields | {"demo": demo}
 
     @classmethod
     def from_stored(cls, fields: dict[str, Any]) -> Self:

@@ -115,16 +115,31 @@ class GymWorld:
         return self.make(self._config.eval_episodes, EnvStream.EVALUATION)
 
     def make_network(self, env: HostEnvironment) -> MadeNetwork:
-        """Dense layers for vectors, convolutions for images."""
-        return network_for(env, self._config)
+        """Dense layers for vectors, convolutions for images, of the config's width."""
+        made_with = {"hidden": self._config.hidden}
+        network = for_observation(
+            tuple(env.frame_shape),
+            env.frame_dtype,
+            env.num_actions,
+            stack=self._config.stack,
+            **made_with,
+        )
+        return MadeNetwork(network, made_with)
 
     def no_film(self) -> str | None:
         """Some environments cannot be rendered."""
         return film_trouble(lambda: self.evaluation(film=True))
 
     def load_demonstrations(self, folder: Path | None) -> Sequence[demos.Demonstration]:
-        """From their files; what was made for a run lies in its folder."""
-        return load_demonstrations(self._config, folder)
+        """From their files; what was made or given for a run lies in its folder."""
+        names: Sequence[str | Path] = self._config.demo
+        if not self._config.shows_demonstrations:
+            return ()
+        if names in (("make",), ("given",)):
+            names = [] if folder is None else kept_paths(folder)
+            if not names:
+                raise UsageError(f"--demo {self._config.demo[0]}: there is none in {folder}")
+        return [_load(name) for name in names]
 
     def make(self, lanes: int, stream: EnvStream, **options: Any) -> GymVector:
         """Environments side by side; raises `UsageError` if they cannot be made or learnt."""
@@ -142,7 +157,7 @@ class GymWorld:
             raise UsageError(f"--env {config.env}: {error}") from error
 
 
-class GivenWorld:
+class GivenWorld(GymWorld):
     """Environments that are there already.
 
     Args:
@@ -152,58 +167,29 @@ class GivenWorld:
     """
 
     fps = 30.0
-    film_scale = 1
 
     def __init__(
         self, config: GymConfig, env: HostEnvironment, eval_env: HostEnvironment | None = None
     ):
-        self._config, self._env, self._eval_env = config, env, eval_env
+        super().__init__(config)
+        self._given, self._eval_env = env, eval_env
 
     def example(self) -> HostEnvironment:
         """What is trained on."""
-        return self._env
+        return self._given
 
     def training(self, resumed_at: int = 0) -> HostEnvironment:
         """The same, wherever it stands: only its maker could seed it anew."""
         del resumed_at
-        return self._env
+        return self._given
 
     def evaluation(self, *, film: bool = False) -> HostEnvironment | None:
         """What was given for it."""
         return None if film else self._eval_env
 
-    def make_network(self, env: HostEnvironment) -> MadeNetwork:
-        """Dense layers for vectors, convolutions for images."""
-        return network_for(env, self._config)
-
     def no_film(self) -> str:
         """It may have pictures, but only its maker knows how to get them."""
         return "it was not made here"
-
-    def load_demonstrations(self, folder: Path | None) -> Sequence[demos.Demonstration]:
-        """From their files."""
-        return load_demonstrations(self._config, folder)
-
-
-def network_for(env: HostEnvironment, config: GymConfig) -> MadeNetwork:
-    """The network that suits what is seen, of the config's width."""
-    made_with = {"hidden": config.hidden}
-    network = for_observation(
-        tuple(env.frame_shape), env.frame_dtype, env.num_actions, stack=config.stack, **made_with
-    )
-    return MadeNetwork(network, made_with)
-
-
-def load_demonstrations(config: GymConfig, folder: Path | None) -> Sequence[demos.Demonstration]:
-    """What a config names; raises `UsageError` if one cannot be read."""
-    if not config.shows_demonstrations:
-        return ()
-    names: Sequence[str | Path] = config.demo
-    if names in (("make",), ("given",)):
-        names = [] if folder is None else kept_paths(folder)
-        if not names:
-            raise UsageError(f"--demo {config.demo[0]}: there is no demonstration in {folder}")
-    return [_load(name) for name in names]
 
 
 def _load(name: str | Path) -> demos.Demonstration:

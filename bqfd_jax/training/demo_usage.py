@@ -1,4 +1,4 @@
-"""Which of several demonstrations is drawn how often, and how much is still listened to it."""
+"""How often each of several demonstrations is drawn, and how much its expert still counts."""
 
 import functools
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ class DemoUsage:
         self._seen: np.ndarray | None = None
 
     def begin(self, replay_state: ReplayState) -> None:
-        """Shares are told of what is drawn from here on."""
+        """Shares count what is drawn from here on."""
         self._seen = self._visits(replay_state)
 
     def read(self, replay_state: ReplayState) -> dict[str, float]:
@@ -69,7 +69,7 @@ class DemoUsage:
         return metrics
 
     def _visits(self, replay_state: ReplayState) -> np.ndarray:
-        # On the host, for over a long run their sum outgrows 32 bits.
+        # On the host: over a long run their sum outgrows 32 bits.
         return self._per_demonstration(np.asarray(replay_state.visit_count, np.int64))
 
     def _per_demonstration(self, values: np.ndarray) -> np.ndarray:

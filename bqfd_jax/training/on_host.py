@@ -262,8 +262,8 @@ class HostLoop:
       updates_per_step: updates per agent step, all lanes counted: with 8 lanes and 1/4, two
         updates each time that all lanes have stepped.
       learning_starts: agent steps before the first update.
-      one_call: act and learn in one call.  A call takes as long as an update of a small network, so
-        that waiting for the learning, too, is the lesser evil there.
+      one_call: act and learn in one call.  With a small network a call costs as much as an update,
+        so that waiting for the learning as well is the cheaper choice.
     """
 
     def __init__(

@@ -9,11 +9,11 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from bqfd_jax import networks
+from bqfd_jax import checks, networks
 from bqfd_jax.agents import PddDqnConfig
 from bqfd_jax.envs.gymnasium import GymVector
 from bqfd_jax.policy import own_network
-from bqfd_jax.runs.folder import UsageError, require_at_least
+from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.training.setup import make_loop, make_setup
 
 _ENV = "CartPole-v1"
@@ -120,11 +120,14 @@ def _peers_loop(config: GymBenchmark) -> Callable[[int], None]:
 
 def benchmark_gym(config: GymBenchmark) -> dict[str, Any]:
     """Measures and prints; returns the figures by name."""
-    require_at_least(1, config, "envs", "update_period", "batch_size", "hidden", "steps", "rounds")
-    if config.envs % config.update_period:
-        raise UsageError(
-            f"--update-period is {config.update_period}, but must divide --envs ({config.envs})"
-        )
+    counts = {k: v for k, v in dataclasses.asdict(config).items() if k != "peer"}
+    checks.at_least(1, **counts)
+    checks.require(
+        config.envs % config.update_period == 0,
+        "update_period",
+        config.update_period,
+        f"a divisor of --envs ({config.envs})",
+    )
     loops = {
         "ours": _our_loop(config, "sync"),
         "ours, CartPole in one array": _our_loop(config, None),

@@ -157,11 +157,9 @@ class AgentTraining:
         """Saves what is trained so far."""
         if self._train_state is None:
             when = f"before the first episode of {self._name}"
-        elif self._save():
-            when = f"after episode {self.position} of {self._name}, all saved"
         else:
-            when = f"after episode {self.position} of {self._name}, and what came after the last "
-            when += "checkpoint is lost"
+            kept = "all saved" if self._save() else "what came after the last checkpoint is lost"
+            when = f"after episode {self.position} of {self._name}, {kept}"
         return Stopped(f"stopped {when}; continue with `bqfd resume {self._out}`")
 
     def result(self) -> Result:

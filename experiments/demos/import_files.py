@@ -50,7 +50,8 @@ def import_demonstration(config: Annotated[ImportConfig, tyro.conf.arg(name="")]
     if config.out is not None:
         _check_out(config.out, config.force)
     try:
-        imported = importing.SOURCES[config.source](
+        imported = importing.read(
+            config.source,
             config.path,
             game=config.game,
             only=config.only,

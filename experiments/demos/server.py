@@ -12,6 +12,7 @@ from typing import Any
 
 from bqfd_jax.demos import DemonstrationError
 from bqfd_jax.demos.making import recording
+from bqfd_jax.demos.making.keys import KEYS, HeldKeys, legend
 from bqfd_jax.runs.folder import RunError
 
 from . import access
@@ -33,7 +34,7 @@ class Recorder:
         self.token = secrets.token_urlsafe(16)
         self._session = session
         self._files = files
-        self._keys = recording.HeldKeys()
+        self._keys = HeldKeys()
         self.player: Any = None  # the connection that plays
         self._save_task: asyncio.Task | None = None
         self._save = {"status": "none", "text": ""}
@@ -59,7 +60,7 @@ class Recorder:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.player = None
-            self._keys = recording.HeldKeys()
+            self._keys = HeldKeys()
             if not self._session.paused:
                 self._session.pause("Nothing was lost. Press a key to go on.")
             for task in tasks:
@@ -159,12 +160,12 @@ class Recorder:
         await connection.send(encode(self._session.screen if picture is None else picture))
 
     def _introduction(self) -> dict[str, Any]:
-        legend = recording.legend(self._session.action_meaning)
+        told = legend(self._session.action_meaning)
         return {
             "type": "hello",
             "game": self._session.game,
-            "keys": legend.keys,
-            "together": legend.together,
+            "keys": told.keys,
+            "together": told.together,
             "speeds": recording.SPEEDS,
             "steps_per_second": recording.STEPS_PER_SECOND,
             "undo_seconds": recording.UNDO_STEPS / recording.STEPS_PER_SECOND,
@@ -261,7 +262,7 @@ def parse(text: str | bytes) -> tuple[str, Any]:
     if command in ("play", "pause", "undo", "restart", "save", "faster", "slower"):
         valid = value is None
     elif command == "keys":
-        valid = isinstance(value, list) and all(key in recording.KEYS for key in value)
+        valid = isinstance(value, list) and all(key in KEYS for key in value)
         valid = valid and len(set(value)) == len(value)
     elif command == "speed":
         valid = type(value) in (int, float) and value in recording.SPEEDS

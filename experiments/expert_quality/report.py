@@ -5,17 +5,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bqfd_jax.agents import AGENTS
 from bqfd_jax.runs import plots
 from bqfd_jax.runs.statistics import bootstrap_interval, is_best, share_best
 
 from .config import Config
 
 TITLES = {
-    "bqfd": "BQfD",
-    "dqfd": "DQfD",
-    "dqn": "PDD DQN",
+    **{name: kind.title for name, kind in AGENTS.items()},
     "dqn_alone": "PDD DQN alone",
-    "bootstrapped": "Bootstrapped",
     "tabular": "tabular BQfD",
 }
 # Two agents whose regrets differ by no more than what all right moves together cost are equal.

@@ -27,8 +27,10 @@ NAMES = (
     "DOWNLEFTFIRE",
 )
 # A name is made of the switches that it closes.
-_SWITCHES = ("UP", "DOWN", "RIGHT", "LEFT", "FIRE")
-_PARTS = tuple(frozenset(switch for switch in _SWITCHES if switch in name) for name in NAMES)
+SWITCHES = tuple(
+    frozenset(switch for switch in ("UP", "DOWN", "RIGHT", "LEFT", "FIRE") if switch in name)
+    for name in NAMES
+)
 
 
 def action_set(game: str) -> tuple[int, ...]:
@@ -61,9 +63,9 @@ def by_meaning(meaning: Sequence[int], *, source: Sequence[int] = range(len(NAME
       meaning: the game's actions, numbers among the 18.
       source: the source's, likewise.
     """
-    alive = frozenset().union(*(_PARTS[number] for number in meaning))
-    does = {_PARTS[number]: index for index, number in enumerate(meaning)}
-    mapped = [does.get(_PARTS[number] & alive) for number in source]
+    alive = frozenset().union(*(SWITCHES[number] for number in meaning))
+    does = {SWITCHES[number]: index for index, number in enumerate(meaning)}
+    mapped = [does.get(SWITCHES[number] & alive) for number in source]
     remark = {}
     for action, (number, index) in enumerate(zip(source, mapped, strict=True)):
         if index is None:

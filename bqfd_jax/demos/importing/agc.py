@@ -6,59 +6,40 @@ short for VideoPinball and revenge for MontezumaRevenge.  A line's reward and te
 what came of its action.
 """
 
-import os
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.importing import actions, games, screens, takes
-from bqfd_jax.demos.importing.build import SKIP, Builder, Imported
+from bqfd_jax.demos.importing.build import SKIP, Builder, Imported, Wanted
 
 _FIELDS = ("frame", "reward", "score", "terminal", "action")
 _FLAGS = {"True": True, "False": False, "1": True, "0": False, "null": None}
 
 
-def import_agc(
-    path: str | os.PathLike[str],
-    *,
-    game: str | None = None,
-    only: Sequence[str] = (),
-    max_steps: int = 0,
-    name: str = "",
-    tell: Callable[[str], None] = lambda progress: None,
-) -> Imported:
+def read_agc(path: Path, wanted: Wanted) -> Imported:
     """Reads recordings of one game.
 
     Args:
       path: the folder that holds `trajectories` and `screens`.
-      game: which one; needed if there are several.
-      only: recordings to use, by their number; all unless given.
-      max_steps: agent steps after which no more is read; 0: all.
-      name: of the demonstration.
-      tell: is called with what is being read, for that may take long.
-
-    Returns:
-      The demonstration, and what was left out.
-
-    Raises:
-      DemonstrationError: a file breaks the layout; the message names file, line and field.
+      wanted: what is asked for.
+        `game`: which one; needed if there are several.
+        `only`: recordings to use, by their number; all unless given.
     """
-    path = Path(path)
-    game, folder = _find_game(path, game)
+    game, folder = _find_game(path, wanted.game)
     meaning = actions.action_set(game)
-    builder = Builder(actions.by_meaning(meaning), skip=SKIP, max_steps=max_steps)
+    builder = Builder(actions.by_meaning(meaning), skip=SKIP, max_steps=wanted.max_steps)
     tables = sorted(folder.glob("*.txt"), key=lambda file: (len(file.stem), file.stem))
     used = []
     for table in tables:
-        if (only and table.stem not in only) or builder.is_full:
+        if (wanted.only and table.stem not in wanted.only) or builder.is_full:
             continue
         pictures = path / "screens" / folder.name / table.stem
         if not pictures.is_dir():
             builder.counts["recordings without pictures"] += 1
             continue
-        tell(f"recording {table.stem}")
+        wanted.tell(f"recording {table.stem}")
         _add_recording(builder, table, pictures)
         used.append(table.stem)
     if not used:
@@ -67,7 +48,7 @@ def import_agc(
     return builder.finish(
         game=game,
         num_actions=len(meaning),
-        name=name or f"agc-{folder.name}",
+        name=wanted.name or f"agc-{folder.name}",
         source={"from": "Atari Grand Challenge", "file": path.name, "recordings": used},
         nothing=f"{folder}: no frames of {game} could be used",
         action_meaning=meaning,

@@ -21,8 +21,7 @@ Atari observations are single frames: 84 x 84 grey as the agents see them, or wh
 led to is not there.  A last step that is neither terminated nor truncated is a cut.
 """  # noqa: E501
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ import numpy as np
 from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.importing import actions as atari_actions
 from bqfd_jax.demos.importing import games, screens
-from bqfd_jax.demos.importing.build import SKIP, Builder, Imported
+from bqfd_jax.demos.importing.build import SKIP, Builder, Imported, Wanted
 from bqfd_jax.demos.importing.takes import Take
 from bqfd_jax.envs.atari import FRAME_SHAPE
 from bqfd_jax.files import read_npz
@@ -40,42 +39,25 @@ _MOST = float(np.finfo(np.float32).max)
 _SCREEN_SHAPES = (FRAME_SHAPE, screens.SCREEN_SHAPE, (*screens.SCREEN_SHAPE, 3))
 
 
-def import_arrays(
-    path: str | os.PathLike[str],
-    *,
-    game: str | None = None,
-    only: Sequence[str] = (),
-    max_steps: int = 0,
-    name: str = "",
-    tell: Callable[[str], None] = lambda progress: None,
-) -> Imported:
+def read_arrays(path: Path, wanted: Wanted) -> Imported:
     """Reads an `.npz` of arrays.
 
     Args:
       path: the file; see this module's text for its layout.
-      game: the environment; needed if the file does not tell.
-      only: episodes to use, counted from 0; all unless given.
-      max_steps: agent steps after which no more is read; 0: all.
-      name: of the demonstration.
-      tell: is called with what is being read, for that may take long.
-
-    Returns:
-      The demonstration, and what was left out.
-
-    Raises:
-      DemonstrationError: the file breaks the layout; the message names file, array and entry.
+      wanted: what is asked for.
+        `game`: the environment; needed if the file does not tell.
+        `only`: episodes to use, counted from 0; all unless given.
     """
-    path = Path(path)
     if not path.is_file():
         raise DemonstrationError(f"there is no file {path}")
-    tell(path.name)
+    wanted.tell(path.name)
     return from_arrays(
         read_npz(path, error=DemonstrationError),
         path,
-        game=game,
-        only=only,
-        max_steps=max_steps,
-        name=name or path.stem,
+        game=wanted.game,
+        only=wanted.only,
+        max_steps=wanted.max_steps,
+        name=wanted.name or path.stem,
         source={"from": "arrays", "file": path.name},
     )
 
@@ -90,7 +72,7 @@ def from_arrays(
     name: str = "",
     source: Mapping[str, Any] | None = None,
 ) -> Imported:
-    """What `import_arrays` makes of a file, of arrays in memory.
+    """What `read_arrays` makes of a file, of arrays in memory.
 
     Args:
       arrays: see this module's text.

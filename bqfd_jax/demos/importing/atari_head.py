@@ -7,11 +7,10 @@ a game is over is seen from the next line's episode alone; the trial's last epis
 may go on in another trial.
 """
 
-import os
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
@@ -20,7 +19,7 @@ import numpy as np
 
 from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.importing import actions, games, screens, takes
-from bqfd_jax.demos.importing.build import SKIP, Builder, Imported
+from bqfd_jax.demos.importing.build import SKIP, Builder, Imported, Wanted
 
 _FIELDS = ("frame_id", "episode_id", "score", "duration(ms)", "unclipped_reward", "action")
 _HEADER = (*_FIELDS, "gaze_positions")
@@ -36,44 +35,27 @@ class _Trial(NamedTuple):
     pictures: Callable[[], dict[str, bytes]]  # frame's name -> PNG
 
 
-def import_atari_head(
-    path: str | os.PathLike[str],
-    *,
-    game: str | None = None,
-    only: Sequence[str] = (),
-    max_steps: int = 0,
-    name: str = "",
-    tell: Callable[[str], None] = lambda progress: None,
-) -> Imported:
+def read_atari_head(path: Path, wanted: Wanted) -> Imported:
     """Reads trials of one game.
 
     Args:
       path: a game's zip, a folder with what was in it, or one trial's `.txt` or `.tar.bz2`.
-      game: which one; needed if neither file nor folder is called like a game.
-      only: trials to use, by their number or their whole name; all unless given.
-      max_steps: agent steps after which no more is read; 0: all.
-      name: of the demonstration.
-      tell: is called with what is being read, for that may take long.
-
-    Returns:
-      The demonstration, and what was left out.
-
-    Raises:
-      DemonstrationError: a file breaks the layout; the message names file, line and field.
+      wanted: what is asked for.
+        `game`: which one; needed if neither file nor folder is called like a game.
+        `only`: trials to use, by their number or their whole name; all unless given.
     """
-    path = Path(path)
     trials = _find_trials(path)
     folders = (path.name.split(".")[0], path.parent.name, path.parent.parent.name)
-    game = games.choose_game(game, folders, str(path))
+    game = games.choose_game(wanted.game, folders, str(path))
     meaning = actions.action_set(game)
-    builder = Builder(actions.by_meaning(meaning), skip=SKIP, max_steps=max_steps)
+    builder = Builder(actions.by_meaning(meaning), skip=SKIP, max_steps=wanted.max_steps)
     used, remarks = [], []
     for trial in trials:
-        if only and not {trial.name, trial.name.split("_")[0]} & set(only):
+        if wanted.only and not {trial.name, trial.name.split("_")[0]} & set(wanted.only):
             continue
         if builder.is_full:
             break
-        tell(trial.name)
+        wanted.tell(trial.name)
         lines, begins_at = _read_table(trial)
         if begins_at:
             builder.counts["trials that go on with a saved game"] += 1
@@ -86,7 +68,7 @@ def import_atari_head(
     return builder.finish(
         game=game,
         num_actions=len(meaning),
-        name=name or path.name.split(".")[0],
+        name=wanted.name or path.name.split(".")[0],
         source={"from": "Atari-HEAD", "file": path.name, "trials": used},
         nothing=f"{path}: no frames of {game} could be used",
         action_meaning=meaning,

@@ -1,7 +1,7 @@
 """From runs of frames to a demonstration: agent steps, whole episodes, and what was left out."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,16 @@ from bqfd_jax.envs.atari import EMULATOR
 
 # Emulator frames of one agent step.
 SKIP = EMULATOR["frame_skip"]
+
+
+class Wanted(NamedTuple):
+    """What is asked of whoever reads a layout; see `importing.read`."""
+
+    game: str | None = None
+    only: Sequence[str] = ()
+    max_steps: int = 0
+    name: str = ""
+    tell: Callable[[str], None] = lambda progress: None
 
 
 class Imported(NamedTuple):

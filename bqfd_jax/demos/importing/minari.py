@@ -7,9 +7,8 @@ they were written without; the frame before each is not there, so no maximum of 
 """
 
 import json
-import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,38 +17,21 @@ import numpy as np
 from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.importing import actions, games, screens
 from bqfd_jax.demos.importing.arrays import check_atari_frames, frames_per_step
-from bqfd_jax.demos.importing.build import SKIP, Builder, Imported
+from bqfd_jax.demos.importing.build import SKIP, Builder, Imported, Wanted
 from bqfd_jax.demos.importing.takes import Take
 
 _FIELDS = ("observations", "actions", "rewards", "terminations", "truncations")
 
 
-def import_minari(
-    path: str | os.PathLike[str],
-    *,
-    game: str | None = None,
-    only: Sequence[str] = (),
-    max_steps: int = 0,
-    name: str = "",
-    tell: Callable[[str], None] = lambda progress: None,
-) -> Imported:
+def read_minari(path: Path, wanted: Wanted) -> Imported:
     """Reads a dataset with discrete actions.
 
     Args:
       path: a dataset's folder, its `data` folder, or the `.hdf5` file.
-      game: the environment; needed if the dataset does not tell.
-      only: episodes to use, by their number; all unless given.
-      max_steps: agent steps after which no more is read; 0: all.
-      name: of the demonstration.
-      tell: is called with what is being read, for that may take long.
-
-    Returns:
-      The demonstration, and what was left out.
-
-    Raises:
-      DemonstrationError: the file breaks the layout; the message names file, episode and field.
+      wanted: what is asked for.
+        `game`: the environment; needed if the dataset does not tell.
+        `only`: episodes to use, by their number; all unless given.
     """
-    path = Path(path)
     file_path = _find_file(path)
     h5py = _h5py()
     try:
@@ -59,9 +41,9 @@ def import_minari(
     try:
         with file:
             metadata = _metadata(file_path, file)
-            named, frame_skip = _environment(file_path, metadata, game)
+            named, frame_skip = _environment(file_path, metadata, wanted.game)
             env, is_atari = games.environment(named)
-            groups = _episodes(file_path, file, only)
+            groups = _episodes(file_path, file, wanted.only)
             num_actions = _num_actions(file_path, metadata, groups)
             remarks: list[str] = []
             if is_atari:
@@ -74,11 +56,11 @@ def import_minari(
                     remarks.append("observations are single screens, not the maximum of two")
             else:
                 meaning, skip, mapped = None, 1, actions.same_actions(num_actions)
-            builder = Builder(mapped, skip=skip, max_steps=max_steps)
+            builder = Builder(mapped, skip=skip, max_steps=wanted.max_steps)
             for group in groups:
                 if builder.is_full:
                     break
-                tell(group.name.lstrip("/"))
+                wanted.tell(group.name.lstrip("/"))
                 take = _take(f"{file_path}: {group.name.lstrip('/')}", group, is_atari)
                 builder.counts["frames told of"] += take.num_frames
                 builder.add(take)
@@ -86,7 +68,7 @@ def import_minari(
             return builder.finish(
                 game=env,
                 num_actions=num_actions,
-                name=name or dataset.replace("/", "-"),
+                name=wanted.name or dataset.replace("/", "-"),
                 source={"from": "Minari", "file": path.name, "dataset": dataset},
                 nothing=f"{file_path}: no step could be used",
                 action_meaning=meaning,

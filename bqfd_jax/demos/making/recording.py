@@ -1,113 +1,25 @@
-"""A person plays: from keys to actions, with pause, undo and restart, to a demonstration.
+"""A person plays: with pause, undo and restart, to a demonstration.
 
 Knows no network and no clock: whoever calls `Session.step` at a steady pace makes it a game.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from bqfd_jax import checks
 from bqfd_jax.demos.demonstration import ActionDemonstration
 from bqfd_jax.demos.errors import DemonstrationError
+from bqfd_jax.demos.making.keys import action_of
 from bqfd_jax.demos.playback import frame_hash, play
 from bqfd_jax.envs import ale, atari
 
-KEYS = ("up", "down", "left", "right", "fire")
 STEPS_PER_SECOND = 60 / atari.EMULATOR["frame_skip"]  # as fast as the console
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0)
 UNDO_STEPS = 45  # three seconds
 _MARK_EVERY = 15  # steps between kept states; the most that an undo plays again
-
-# Which keys each of the console's 18 actions is made of: nothing, FIRE, UP, RIGHT, LEFT, DOWN,
-# UPRIGHT, UPLEFT, DOWNRIGHT, DOWNLEFT, and the last eight with FIRE.
-_DIRECTIONS = (
-    ("up",), ("right",), ("left",), ("down",),
-    ("up", "right"), ("up", "left"), ("down", "right"), ("down", "left"),
-)  # fmt: skip
-_KEYS_OF = (
-    frozenset(),
-    frozenset({"fire"}),
-    *(frozenset(direction) for direction in _DIRECTIONS),
-    *(frozenset({*direction, "fire"}) for direction in _DIRECTIONS),
-)
-_OPPOSITE = {"up": "down", "down": "up", "left": "right", "right": "left"}
-_KEY_NAMES = {"up": "↑", "down": "↓", "left": "←", "right": "→", "fire": "space"}
-
-
-class Legend(NamedTuple):
-    """Which keys do what in a game."""
-
-    keys: tuple[str, ...]  # those with a use, in the order of `KEYS`
-    together: str  # which may be held together, a sentence
-
-
-def action_of(pressed: Sequence[str], action_meaning: Sequence[int]) -> int:
-    """The action that pressed keys stand for.
-
-    Keys without a use in the game do nothing.  Where a game cannot do all that is pressed at once,
-    keys pressed later count before those pressed earlier.
-
-    Args:
-      pressed: some of `KEYS`, in the order they were pressed.
-      action_meaning: the game's actions, by their numbers among the console's 18.
-
-    Returns:
-      A number in `action_meaning`'s order.
-    """
-    useful = set().union(*(_KEYS_OF[number] for number in action_meaning))
-    wanted: list[str] = []  # newest first
-    for key in reversed(pressed):
-        if key in useful and _OPPOSITE.get(key) not in wanted:
-            wanted.append(key)
-    possible = [
-        action for action, number in enumerate(action_meaning) if _KEYS_OF[number].issubset(wanted)
-    ]
-    # Lists compare by their first difference, so that the newest key decides.
-    return max(
-        possible,
-        key=lambda action: [key in _KEYS_OF[action_meaning[action]] for key in wanted],
-        default=0,
-    )
-
-
-def legend(action_meaning: Sequence[int]) -> Legend:
-    """What a player must be told about a game's keys."""
-    there = {_KEYS_OF[number] for number in action_meaning}
-    keys = tuple(key for key in KEYS if any(key in combination for combination in there))
-    combinations = sorted(_as_list(combination) for combination in there if len(combination) > 1)
-    if not combinations:
-        together = "One key at a time: the key pressed last counts."
-    elif len(combinations) == len(_combinations(keys)):
-        together = "Keys held together count together."
-    else:
-        listed = ", ".join(" + ".join(_KEY_NAMES[key] for key in some) for some in combinations)
-        together = f"Together: {listed}. Otherwise the key pressed last counts."
-    return Legend(keys, together)
-
-
-class HeldKeys:
-    """What is held down, without missing a key that was let go before anybody looked."""
-
-    def __init__(self):
-        self._held: tuple[str, ...] = ()
-        self._pressed: list[str] = []  # since `take`, in order
-
-    def update(self, held: Iterable[str]) -> bool:
-        """Notes all keys held now, in the order they were pressed; True if one is new."""
-        held = tuple(held)
-        new = [key for key in held if key not in self._held]
-        self._pressed += new
-        self._held = held
-        return bool(new)
-
-    def take(self) -> tuple[str, ...]:
-        """Keys held now or pressed since the last time, the newest last."""
-        tapped = [key for key in dict.fromkeys(self._pressed) if key not in self._held]
-        self._pressed = []
-        return (*self._held, *tapped)
 
 
 @dataclasses.dataclass
@@ -209,7 +121,7 @@ class Session:
         """Plays one agent step.
 
         Args:
-          pressed: some of `KEYS`, in the order they were pressed.
+          pressed: some of `keys.KEYS`, in the order they were pressed.
 
         Returns:
           What is to be seen, frame by frame: 4 pictures, fewer where the game ends.
@@ -367,16 +279,3 @@ def continues(later: ActionDemonstration, earlier: ActionDemonstration) -> bool:
         and len(later.episode_lengths) >= games
         and later.episode_lengths[games - 1] >= earlier.episode_lengths[-1]
     )
-
-
-def _as_list(keys: Iterable[str]) -> list[str]:
-    return sorted(keys, key=KEYS.index)
-
-
-def _combinations(keys: Sequence[str]) -> set[frozenset[str]]:
-    """All that can be held together."""
-    vertical, horizontal, fire = ("up", "down"), ("left", "right"), ("fire",)
-    found = {frozenset()}
-    for group in (vertical, horizontal, fire):
-        found |= {some | {key} for some in found for key in group if key in keys}
-    return {some for some in found if len(some) > 1}
