@@ -108,10 +108,9 @@ def train(
             "demo": ("given",) if given else ("none",),
             "out": None if out is None else Path(out),
             "resume": resume,
-            "video": False,
             **({} if steps is None else {"steps": steps}),
-            **options,
         },
+        options,
     )
     if resume and out is None:
         raise ValueError("resume needs the folder of the run to continue: give out")
@@ -140,24 +139,29 @@ def train(
 
 
 def _run_config(
-    env: Any, config: AgentConfig | None, agent: str, options: dict[str, Any]
+    env: Any,
+    config: AgentConfig | None,
+    agent: str,
+    settled: dict[str, Any],
+    options: dict[str, Any],
 ) -> RunConfig:
-    """The run's config: a preset's, but for what was given."""
+    """The run's config: a preset's, but for what is settled and further options."""
     if config is not None:
         agent = _agent_of(config)
-        options = options | {agent: config}
+        settled = settled | {agent: config}
     checks.one_of(AGENTS, agent=agent)
     game = atari_game(env)
     if game is None:
-        base: RunConfig = GymConfig.of(max(options.get("steps", GymConfig.steps), 1))
+        base: RunConfig = GymConfig.of(max(settled.get("steps", GymConfig.steps), 1))
         base = dataclasses.replace(base, env=_name(env))
     else:
         base = AtariConfig.of(options.get("preset", "laptop"), game)
-    known = {field.name for field in dataclasses.fields(base)}
+    # What the arguments of `train` decide is no option beside them.
+    known = {field.name for field in dataclasses.fields(base)} - {"env", "game", *settled}
     for name in options:
         if name not in known:
             raise ValueError(f"there is no option {name}; a run has {', '.join(sorted(known))}")
-    return dataclasses.replace(base, agent=agent, **options)
+    return dataclasses.replace(base, agent=agent, **{"video": False, **settled, **options})
 
 
 def _agent_of(config: AgentConfig) -> str:

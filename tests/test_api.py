@@ -98,8 +98,8 @@ def test_a_loss_that_is_not_finite_is_named():
 
 
 def test_without_demonstrations_it_is_dqn_and_configs_choose_the_agent():
-    def chosen(*arguments, **options):
-        config = api._run_config("CartPole-v1", *arguments, {"steps": 1000, **options})
+    def chosen(*arguments):
+        config = api._run_config("CartPole-v1", *arguments, {"steps": 1000}, {})
         return config.agent, config.agent_config
 
     dqn = agent_config("small", "dqn", steps=1000)
@@ -132,6 +132,7 @@ def test_options_are_checked():
         ({"steps": 10, "envs": 3}, "envs is 3, but must be the 2 that there are"),
         ({"steps": 10, "seed": 2**32}, "seed is 4294967296, but must be at most 4294967295"),
         ({"steps": 10, "resume": True}, "resume needs the folder"),
+        ({"steps": 10, "demo": ("make",)}, "there is no option demo"),
         ({"steps": 10, "speed": 3}, "there is no option speed; a run has agent, bootstrapped, "),
         ({"steps": 10, "replay_rows": -5}, "replay_rows is -5"),
         ({"steps": 10, "learning_starts": -1}, "learning_starts is -1"),

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from run_sinks import Noting, StopAt
 
+import bqfd_jax
 from bqfd_jax import demos
 from bqfd_jax.runs import folder, host_run, report
 from bqfd_jax.runs.atari import AtariConfig
