@@ -52,7 +52,10 @@ def opened(job: Job, sink: Sink, *, in_memory: bool = False) -> Iterator[HostRun
         run = HostRun(job, journal, sink, resume=config.resume)
         if run.resumed_at is not None:
             sink.say(f"resumed at step {run.resumed_at}")
-        yield run
+        try:
+            yield run
+        finally:
+            journal.close()
 
 
 def start(job: Job, sink: Sink) -> report.Summary:
