@@ -15,12 +15,13 @@ from matplotlib.ticker import EngFormatter
 
 from bqfd_jax.files import replacing_path
 
-# An agent has the same colour in every picture; the first word that a label holds decides.
+# An agent has the same colour in every picture; the first text that a label holds decides.
 _AGENT_COLOURS = {
     "tabular": "#56b4e9",
     "bootstrapped": "#e69f00",
-    "alone": "#cc79a7",
-    "none": "#cc79a7",
+    "dqn alone": "#cc79a7",
+    "dqn, none": "#cc79a7",
+    "dqn (none": "#cc79a7",
     "bqfd": "#0072b2",
     "dqfd": "#d55e00",
     "dqn": "#009e73",
@@ -149,7 +150,7 @@ def _looks(labels: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Colour and style of each label."""
     seen: collections.Counter[str] = collections.Counter()
     for number, label in enumerate(labels):
-        named = (colour for word, colour in _AGENT_COLOURS.items() if word in label.lower())
+        named = (colour for text, colour in _AGENT_COLOURS.items() if text in label.lower())
         colour = next(named, _OTHER_COLOURS[number % len(_OTHER_COLOURS)])
         yield colour, _STYLES[seen[colour] % len(_STYLES)]
         seen[colour] += 1

@@ -228,5 +228,6 @@ def references(runs: Sequence[Summary]) -> dict[str, float]:
     """Scores of the demonstrations, as dashed lines; several are told apart by name and score."""
     shown = dict.fromkeys((r["demo"]["name"], r["demo"]["score"]) for r in runs if r.get("demo"))
     if len(shown) == 1:
-        return {"demonstration": score for _, score in shown}
+        ((_, score),) = shown
+        return {"demonstration": score}
     return {f"demonstration {name}, {score:.4g}": score for name, score in shown}
