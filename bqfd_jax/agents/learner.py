@@ -91,7 +91,7 @@ def learn(parts: Parts, learner: LearnerState, batch: Batch) -> tuple[LearnerSta
     )
     metrics = {
         "loss": loss_value,
-        "gradient_norm": optax.global_norm(gradients),
+        "gradient_norm": optax.tree.norm(gradients),
         "expert_share": jnp.mean(batch.is_expert, dtype=jnp.float32),
         **output.metrics,
     }

@@ -202,7 +202,7 @@ class HostRun:
         # Nothing spoilt is saved: neither by the updates since the last row, nor by the very last.
         state = self.loop.state
         self._check_finite({name: float(total) for name, total in state.totals.items()})
-        size = float(optax.global_norm(state.learner.params))
+        size = float(optax.tree.norm(state.learner.params))
         self._check_finite({"size of the network": size})
         started = time.perf_counter()
         items = on_host.to_checkpoint(state, with_replay=self.config.checkpoint_replay)
