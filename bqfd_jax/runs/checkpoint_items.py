@@ -5,7 +5,6 @@ lie in which folder `arrays-000`, `arrays-001`, ...) and `files` (a checksum of 
 """
 
 import functools
-import os
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -40,22 +39,27 @@ class DamagedError(Exception):
 # --- An item's folder ---
 
 
-def write_item(folder: Path, leaves: Mapping[str, Any], *, compress: bool) -> Description:
+def write_item(folder: Path, leaves: Mapping[str, Any]) -> Description:
     """Writes what `flatten` gave into a new folder, all of it on disk when this returns."""
     folder.mkdir()
     groups = list(_groups(leaves))
     arrays = list(leaves.values())
     for i, group in enumerate(groups):
         pieces = {f"{leaf}-{start}": _piece(arrays[leaf], start, n) for leaf, start, n in group}
-        with _orbax(use_ocdbt=True, use_compression=compress) as orbax:
+        # Atari frames shrink so much that compressing them also saves time.
+        with _orbax(use_ocdbt=True, use_compression=True) as orbax:
             orbax.save(folder / f"arrays-{i:03d}", args=_load_orbax().args.PyTreeSave(pieces))
-    names = _file_names(folder)
-    for path in (folder, *(path for path in folder.rglob("*"))):
+    written = sorted(folder.rglob("*"))
+    for path in (folder, *written):
         files.sync(path)
     return {
         "leaves": {path: _describe(leaf) for path, leaf in leaves.items()},
         "groups": groups,
-        "files": {name: checksum(folder / name) for name in names},
+        "files": {
+            path.relative_to(folder).as_posix(): checksum(path)
+            for path in written
+            if path.is_file()
+        },
     }
 
 
@@ -103,11 +107,6 @@ def checksum(path: Path) -> dict[str, int]:
             crc = zlib.crc32(block, crc)
             size += len(block)
     return {"bytes": size, "crc32": crc}
-
-
-def _file_names(folder: Path) -> list[str]:
-    paths = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
-    return sorted(path.relative_to(folder).as_posix() for path in paths)
 
 
 # --- The tree: paths and leaves ---
