@@ -6,17 +6,19 @@ a power cut `path` holds the old file or all of the new one.
 """
 
 import contextlib
+import hashlib
 import json
 import math
 import os
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import jax
 import numpy as np
+
+from bqfd_jax.limits import check_size
 
 _TEMPORARY = ".tmp-"
 
@@ -36,9 +38,6 @@ def replacing_path(path: StrPath) -> Iterator[Path]:
 
     For what can write to names only.  The name ends as `path` does.  If the block raises, `path` is
     untouched and nothing is left behind.
-
-    Args:
-      path: the file to write, in a folder that exists.
     """
     path = Path(path)
     # Unpredictable, because several processes may write the same file.
@@ -55,12 +54,7 @@ def replacing_path(path: StrPath) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replacing(path: StrPath, mode: str = "wb") -> Iterator[IO[Any]]:
-    """An open file that takes the place of `path` when the block is left; see `replacing_path`.
-
-    Args:
-      path: the file to write, in a folder that exists.
-      mode: `wb`, or `w` for UTF-8.
-    """
+    """An open file, `w` for UTF-8, that takes the place of `path` when the block is left."""
     with (
         replacing_path(path) as temporary,
         open(temporary, mode, encoding=None if "b" in mode else "utf-8") as file,
@@ -75,12 +69,7 @@ def write_text(path: StrPath, text: str) -> None:
 
 
 def write_json(path: StrPath, value: Any) -> None:
-    """Writes JSON, whole or not at all.
-
-    Args:
-      path: the file, in a folder that exists.
-      value: dicts, lists, numbers, strings, and numpy or jax arrays; see `plain`.
-    """
+    """Writes JSON of what `plain` takes, whole or not at all."""
     write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
 
 
@@ -90,9 +79,23 @@ def write_npz(path: StrPath, **arrays: np.ndarray) -> None:
         np.savez_compressed(file, **arrays)
 
 
-def is_temporary(path: StrPath) -> bool:
-    """Whether a file is what a process that was killed while writing left behind."""
-    return Path(path).name.startswith(_TEMPORARY)
+def write_record(path: StrPath, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes arrays and JSON about them, for `read_record`."""
+    write_npz(path, meta=np.array(json.dumps(meta)), **arrays)
+
+
+def digest(text: str, arrays: Mapping[str, np.ndarray]) -> str:
+    """sha256 of a text and of arrays: their names, types, shapes and contents."""
+    found = hashlib.sha256(text.encode())
+    for name, array in sorted(arrays.items()):
+        found.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        found.update(byte_view(array))
+    return found.hexdigest()
+
+
+def byte_view(array: np.ndarray) -> np.ndarray:
+    """The bytes of an array, without a copy if it is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def sync(path: StrPath) -> None:
@@ -129,52 +132,76 @@ def plain(value: Any, where: str = "the row") -> Any:
 
 # --- Reading ---
 
+# What a text in a file may be long; tables of hours of play have a tenth of it.
+MAX_TEXT = 2**28
+# All that numpy writes.  Others shrink zeros a million times.
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
-def read_json(path: StrPath, *, error: type[FileError] = FileError) -> Any:
-    """The value of a JSON file.
+
+def read_bytes(
+    path: Path | zipfile.Path, *, most: int = MAX_TEXT, error: type[FileError] = FileError
+) -> bytes:
+    """What is in a file, on the disk or in a zip, if that is not more than `most` bytes.
 
     Raises:
       FileNotFoundError: there is no such file.
-      FileError: it is no JSON; `error` chooses a more special one.
+      FileError: it is damaged, too large or no regular file; `error` chooses a more special one.
     """
-    _check_exists(path)
+    _check_file(path, error)
     try:
-        return json.loads(Path(path).read_bytes())
-    except ValueError as cause:
-        raise error(f"{path} is damaged or no JSON: {cause}") from cause
+        with path.open("rb") as stream:
+            data = stream.read(most + 1)
+    except Exception as cause:
+        raise error(f"{path} is damaged: {cause}") from cause
+    if len(data) > most:
+        raise error(f"{path} has more than {most:,} bytes, too many for what it should be")
+    return data
+
+
+def parse_json(text: str | bytes, where: Any, *, error: type[FileError] = FileError) -> Any:
+    """The value of strict JSON; raises `FileError` for anything else."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is no JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError) as cause:
+        raise error(f"{where} is damaged or no JSON: {cause}") from cause
+
+
+def read_json(path: StrPath, *, error: type[FileError] = FileError) -> Any:
+    """The value of a JSON file; for what it raises see `read_bytes`."""
+    return parse_json(read_bytes(Path(path), error=error), path, error=error)
 
 
 def read_npz(
-    path: StrPath, names: Sequence[str] | None = None, *, error: type[FileError] = FileError
+    path: StrPath,
+    names: Sequence[str] | None = None,
+    *,
+    optional: Sequence[str] = (),
+    error: type[FileError] = FileError,
 ) -> dict[str, np.ndarray]:
-    """Arrays of a file.
+    """Arrays of a file: those of `names`, and of `optional` if they are there; all unless given.
 
-    Args:
-      path: an `.npz` file.
-      names: of the arrays to read; all unless given.
-      error: raised instead of `FileError`.
+    Sizes are checked before anything is unpacked; see `limits`.
 
     Raises:
       FileNotFoundError: there is no such file.
-      FileError: what is read of it is damaged, or an array of `names` is not there.
+      FileError: what is read of it is damaged or too large, or an array of `names` is not there;
+        `error` chooses a more special one.
     """
-    _check_exists(path)
+    _check_file(Path(path), error)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            there = list(file.files)
-            arrays = {name: file[name] for name in there if names is None or name in names}
-    # All that a damaged archive makes numpy and zipfile raise.
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        NotImplementedError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as cause:
+        with zipfile.ZipFile(path) as archive:
+            there = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            wanted = there if names is None else [n for n in (*names, *optional) if n in there]
+            check_size(path, sum(there[name].file_size for name in wanted), error=error)
+            arrays = {name: _read_member(archive, there[name]) for name in wanted}
+    except error:
+        raise
+    # Whatever a damaged archive makes zipfile and numpy raise.
+    except Exception as cause:
         raise error(f"{path} is damaged or no .npz file: {cause}") from cause
     missing = [name for name in names or () if name not in arrays]
     if missing:
@@ -182,6 +209,49 @@ def read_npz(
     return arrays
 
 
-def _check_exists(path: StrPath) -> None:
-    if not Path(path).exists():
+def read_record(
+    path: StrPath,
+    names: Sequence[str] = (),
+    *,
+    optional: Sequence[str] = (),
+    error: type[FileError] = FileError,
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What `write_record` wrote: the JSON, an object, and arrays; see `read_npz`."""
+    arrays = read_npz(path, ("meta", *names), optional=optional, error=error)
+    text = arrays.pop("meta")
+    if text.shape or text.dtype.kind != "U":
+        raise error(f"{path}: meta is {text.dtype}{list(text.shape)}, not a text")
+    meta = parse_json(str(text), f"{path}: meta", error=error)
+    if not isinstance(meta, dict):
+        raise error(f"{path}: meta is no JSON object")
+    return meta, arrays
+
+
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    name = info.filename
+    if info.compress_type not in _COMPRESSIONS:
+        raise ValueError(f"{name} is packed as numpy never does it")
+    with archive.open(info) as stream:
+        version = np.lib.format.read_magic(stream)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"{name} has an unknown header")
+        read_header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
+        shape, _, dtype = read_header(stream)
+        if dtype.hasobject or dtype.names or dtype.subdtype:
+            raise ValueError(f"{name} holds objects, not numbers or text")
+        declared = math.prod(shape) * dtype.itemsize
+        if stream.tell() + declared != info.file_size:
+            raise ValueError(f"{name} declares {declared} bytes that are not there")
+    with archive.open(info) as stream:
+        array = np.lib.format.read_array(stream, allow_pickle=False)
+        # The checksum is compared at the very end.
+        stream.read(1)
+    return array
+
+
+def _check_file(path: Path | zipfile.Path, error: type[FileError]) -> None:
+    if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
+    # Opening a pipe would wait for ever.
+    if not path.is_file():
+        raise error(f"{path} is no regular file")

@@ -109,16 +109,7 @@ def make_policy(
     *,
     stack: int = 1,
 ) -> Policy:
-    """The policy of an agent that was trained in an environment.
-
-    Args:
-      env: the environment.
-      network: what the agent was made with; of an ensemble, one member.
-      made_with: see `Policy`.
-      config: the agent's.
-      params: what it learnt.
-      stack: frames per observation.
-    """
+    """The policy of an agent that was trained in `env`; of an ensemble, `network` is one member."""
     if isinstance(config, BootstrappedConfig):
         members = {"size": config.ensemble_size, "prior_scale": config.prior_scale}
         network = networks.ensemble(network, members["size"], prior_scale=members["prior_scale"])
@@ -163,11 +154,9 @@ def save_policy(policy: Policy, path: str | os.PathLike[str]) -> None:
 
 
 def load_policy(path: str | os.PathLike[str], *, network: Any = None) -> Policy:
-    """Reads a policy; executes nothing that is in the file.
+    """Reads what `save_policy` wrote; executes nothing that is in the file.
 
-    Args:
-      path: what `save_policy` wrote.
-      network: the same that was trained, if it was one's own; see `bqfd_jax.train`.
+    `network` is the same that was trained, if it was one's own; see `bqfd_jax.train`.
 
     Raises:
       FileNotFoundError: there is no such file.
@@ -206,7 +195,8 @@ def _fill(
     path: Path, network: Network, stored: dict[str, np.ndarray], shape: dict[str, Any]
 ) -> Params:
     """The parameters of a network, each from the array of its name."""
-    template = jax.eval_shape(network.init, jax.random.key(0), example(**shape))
+    seen = jax.ShapeDtypeStruct((1, shape["stack"], *shape["frame_shape"]), shape["frame_dtype"])
+    template = jax.eval_shape(network.init, jax.random.key(0), seen)
     leaves, treedef = jax.tree_util.tree_flatten_with_path(template)
     wanted = {jax.tree_util.keystr(keys): leaf for keys, leaf in leaves}
     for name in dict.fromkeys([*wanted, *stored]):
@@ -221,14 +211,6 @@ def _fill(
 
 def _describe(array: Any) -> str:
     return "missing" if array is None else f"{array.dtype}{list(array.shape)}"
-
-
-def example(
-    *, frame_shape: tuple[int, ...], frame_dtype: Any, stack: int, num_actions: int = 0
-) -> jax.ShapeDtypeStruct:
-    """The shape of what a network sees."""
-    del num_actions
-    return jax.ShapeDtypeStruct((1, stack, *frame_shape), frame_dtype)
 
 
 def described_network(
@@ -270,12 +252,11 @@ def own_network(
         )
     else:
         made = given
-    seen = example(frame_shape=frame_shape, frame_dtype=frame_dtype, stack=stack)
-    shown = list(seen.shape if stack > 1 else (1, *frame_shape))
+    shown = [1, *frame_shape] if stack == 1 else [1, stack, *frame_shape]
     try:
         q = jax.eval_shape(
             lambda observation: made.apply(made.init(jax.random.key(0), observation), observation),
-            jnp.zeros(seen.shape, seen.dtype),
+            jnp.zeros((1, stack, *frame_shape), frame_dtype),
         )
     except Exception as error:
         raise PolicyError(

@@ -60,8 +60,6 @@ def test_states_are_kept_while_the_game_goes_on():
 
 def test_games_are_spelt_as_envpool_spells_them():
     assert set(atari.games()) <= set(ale.games())
-    for game, rom in {"MsPacman": "ms_pacman", "TicTacToe3d": "tic_tac_toe_3d"}.items():
-        assert ale.rom_name(game) == rom
     assert ale.Ale("TicTacToe3d").num_actions == atari.Atari("TicTacToe3d").num_actions
 
 

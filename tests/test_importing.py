@@ -333,7 +333,7 @@ def test_damaged_archives(tmp_path):
     archive.unlink()
     with pytest.raises(demos.DemonstrationError, match="holds no trial"):
         importing.read("atari-head", folder)
-    with pytest.raises(demos.DemonstrationError, match=r"tar\.bz2 is missing"):
+    with pytest.raises(demos.DemonstrationError, match=r"its \.tar\.bz2 is missing"):
         importing.read("atari-head", folder / f"{STEM}.txt")
     (tmp_path / "breakout.zip").write_bytes(b"no zip")
     with pytest.raises(demos.DemonstrationError, match="damaged or no zip"):
@@ -612,12 +612,18 @@ def test_minari_of_another_environment(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rewards": np.zeros(2)}, "episode_0/rewards has 2 entries, but 3 actions need 3"),
-        ({"observations": np.zeros((3, 210, 160, 3), np.uint8)}, "observations has 3 entries"),
+        ({"rewards": np.zeros(2)}, r"episode_0/rewards is float64\[2\], but must be numbers \[3\]"),
+        (
+            {"observations": np.zeros((3, 210, 160, 3), np.uint8)},
+            r"observations is \[3, 210, 160, 3\], but 3 actions need 4",
+        ),
         ({"rewards": np.array([0, np.nan, 0])}, r"episode_0/rewards\[1\] is nan"),
         ({"actions": np.array([0, -1, 0])}, r"episode_0/actions\[1\] is -1"),
-        ({"actions": np.array([0, 4, 0])}, "action 4 is used, but action_space has only 4"),
-        ({"actions": np.zeros((3, 2))}, "episode_0/actions are no whole numbers"),
+        ({"actions": np.array([0, 4, 0])}, "action 4 is used, but action_space says there are 4"),
+        (
+            {"actions": np.zeros((3, 2))},
+            r"episode_0/actions is float64\[3, 2\], but must be integers",
+        ),
         ({"terminations": np.array([1, 0, 0])}, r"terminations\[0\] is set, but the episode goes"),
         ({"observations": np.zeros((4, 84, 84, 4), np.uint8)}, r"uint8\[84, 84, 4\].*no stacks"),
     ],
@@ -647,7 +653,7 @@ def test_other_broken_datasets(tmp_path):
     with pytest.raises(demos.DemonstrationError, match="of a Box space"):
         importing.read("minari", folder)
     (folder / "data" / "metadata.json").write_text("{")
-    with pytest.raises(demos.DemonstrationError, match=r"metadata\.json is no JSON"):
+    with pytest.raises(demos.DemonstrationError, match=r"metadata\.json is damaged or no JSON"):
         importing.read("minari", folder)
 
 
@@ -735,27 +741,27 @@ def test_an_episode_without_an_end_is_cut(tmp_path):
     ("changes", "message"),
     [
         ({"rewards": None, "truncated": None}, "has no array rewards, truncated"),
-        ({"rewards": np.zeros(4)}, r"rewards is float64\[4\], but must be \[5\]"),
+        ({"rewards": np.zeros(4)}, r"rewards is float64\[4\], but must be numbers \[5\]"),
         ({"rewards": np.array([0, 0, np.inf, 0, 0])}, r"rewards\[2\] is inf"),
         ({"actions": np.zeros(5)}, r"actions is float64\[5\]"),
         ({"actions": np.array([0, 1, -1, 0, 0])}, r"actions\[2\] is -1"),
         ({"actions": np.array([0, 1, 4, 0, 0])}, r"actions\[2\] is 4, but there are only 4"),
-        ({"truncated": np.ones(5, bool)}, r"truncated\[2\] is True, .*terminated too"),
+        ({"truncated": np.ones(5, bool)}, r"truncated\[2\] is set, and terminated too"),
         ({"frames": np.zeros((6, 84, 84), np.uint8)}, "6 observations for 5 actions in 2 episodes"),
         ({"frames": np.zeros((7, 4, 84, 84), np.uint8)}, r"uint8\[4, 84, 84\].*no stacks"),
         ({"frames": np.zeros((7, 84, 84))}, r"float64\[84, 84\]"),
         ({"frame_skip": np.array(3)}, "frame_skip is 3, but must be 1 or 4"),
-        ({"action_meaning": np.array([0, 1, 2, 18])}, r"action_meaning is .* 0 \.\. 17"),
+        ({"action_meaning": np.array([0, 1, 2, 18])}, r"action_meaning\[3\] is 18, .* 0 \.\. 17"),
         ({"num_actions": np.array(3)}, r"actions\[2\] is 3, but num_actions says there are 3"),
-        ({"lives": np.zeros(3, int)}, r"lives is \[3\], but must be \[7\]"),
-        ({"env": np.array("x"), "frames": np.full((7, 2), np.nan)}, r"observations\[0\] holds"),
+        ({"lives": np.zeros(3, int)}, r"lives is int64\[3\], but must be integers \[7\]"),
+        ({"env": np.array("x"), "frames": np.full((7, 2), np.nan)}, r"observations\[0, 0\] is nan"),
         ({"frames": np.array([print] * 7)}, "damaged or no .npz"),
-        ({"frame_skip": np.array([4, 4])}, r"frame_skip is int64\[2\], but must be an integer"),
-        ({"action_meaning": np.array(3)}, r"action_meaning is int64\[\], but must be a list"),
-        ({"num_actions": np.array("abc")}, r"num_actions is <U3\[\], but must be an integer"),
-        ({"lives": np.full(7, np.nan)}, r"lives is float64\[7\], but must be a list of integers"),
-        ({"env": np.array(5)}, r"env is int64\[\], but must be a string"),
-        ({"frames": np.zeros((7, 0))}, r"observations are float64\[7, 0\]"),
+        ({"frame_skip": np.array([4, 4])}, r"frame_skip is int64\[2\], but must be integers \[\]"),
+        ({"action_meaning": np.array(3)}, r"action_meaning is int64\[\], but must be integers"),
+        ({"num_actions": np.array("abc")}, r"num_actions is <U3\[\], but must be integers \[\]"),
+        ({"lives": np.full(7, np.nan)}, r"lives is float64\[7\], but must be integers \[7\]"),
+        ({"env": np.array(5)}, r"env is int64\[\], but must be a text \[\]"),
+        ({"frames": np.zeros((7, 0))}, r"observations float64\[7, 0\]"),
         ({"rewards": np.full(5, 1e300)}, r"rewards\[0\] is 1e\+300"),
     ],
 )

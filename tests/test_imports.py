@@ -16,7 +16,8 @@ EXPERIMENTS = ROOT / "experiments"
 
 # A part may import parts of earlier layers, never of later ones.
 LAYERS = (
-    ("types", "checks", "files", "streams"),
+    ("limits",),
+    ("types", "streams", "checks", "files"),
     ("schedules",),
     ("posterior", "losses", "exploration", "networks", "replay", "envs", "gekf", "tabular"),
     ("agents",),

@@ -10,7 +10,7 @@ import pytest
 from bqfd_jax import demos
 from bqfd_jax.demos.making import planning, search, shaping
 from bqfd_jax.envs import ale, atari
-from bqfd_jax.runs.folder import RunError, StopRequested, UsageError
+from bqfd_jax.runs.errors import RunError, Stopped, UsageError
 from experiments.demos import plan as demos_plan
 from experiments.demos.plan import PlanConfig
 
@@ -236,7 +236,7 @@ def test_what_cannot_be_planned_is_said(changes, message):
 
 
 def test_hints_are_only_for_games_there_are():
-    for game in shaping.games():
+    for game in shaping.TABLE:
         assert game in atari.games()
         emulator = ale.Ale(game)
         emulator.step(0)
@@ -385,7 +385,7 @@ def test_the_planner_stops_when_asked_to():
 @pytest.mark.slow
 @pytest.mark.parametrize("game", ["Assault", "Pong"])
 def test_a_game_without_hints_is_played_better_than_at_random(game):
-    assert game not in shaping.games()
+    assert game not in shaping.TABLE
     planned = planning.plan(game, skill=0.2, steps=1000, episodes=1).scores[0]
     emulator = ale.Ale(game)
     rng = np.random.default_rng(0)
@@ -459,7 +459,7 @@ def interrupt(monkeypatch, *, times):
 def test_ctrl_c_keeps_what_is_planned(tmp_path, monkeypatch):
     out = tmp_path / "mine.npz"
     interrupt(monkeypatch, times=1)
-    with pytest.raises(StopRequested, match=r"first 24 of 500 steps"):
+    with pytest.raises(Stopped, match=r"first 24 of 500 steps"):
         demos_plan.plan(PlanConfig("Freeway", skill=0, steps=500, out=out))
     demonstration = demos.load(out)
     assert demonstration.episode_lengths.tolist() == [24]
@@ -469,7 +469,7 @@ def test_ctrl_c_keeps_what_is_planned(tmp_path, monkeypatch):
 def test_ctrl_c_twice_keeps_nothing(tmp_path, monkeypatch):
     out = tmp_path / "mine.npz"
     interrupt(monkeypatch, times=2)
-    with pytest.raises(StopRequested, match="nothing was saved"):
+    with pytest.raises(Stopped, match="nothing was saved"):
         demos_plan.plan(PlanConfig("Freeway", skill=0, steps=500, out=out))
     assert not list(tmp_path.iterdir())
 
@@ -478,9 +478,9 @@ def test_ctrl_c_during_the_check_keeps_all(tmp_path, monkeypatch):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demos, "play", interrupted)
+    monkeypatch.setattr(demos, "verified", interrupted)
     out = tmp_path / "mine.npz"
-    with pytest.raises(StopRequested, match=r"mine.npz was not checked"):
+    with pytest.raises(Stopped, match=r"mine.npz was not checked"):
         demos_plan.plan(PlanConfig("Freeway", skill=0, steps=20, out=out))
     assert len(demos.load(out).actions) == 20
 

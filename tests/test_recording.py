@@ -152,7 +152,7 @@ def test_what_is_played_plays_back_where_training_does(tmp_path):
     assert played.game_over == (True, False)
     assert played.episode_lengths[1] == 60
     assert played.frame_hash is None
-    checked = recording.verified(played)
+    checked = demos.verified(played)
     demos.save(checked, tmp_path / "played.npz")
     assert (tmp_path / "played.npz").stat().st_size < 4096
     found = demos.load(tmp_path / "played.npz", game="Breakout")
@@ -169,7 +169,7 @@ def test_a_play_that_does_not_play_back_is_noticed():
     session.step(["up"])
     played = dataclasses.replace(session.demonstration(), scores=(3.0,))
     with pytest.raises(DemonstrationError, match="scores 0, not 3"):
-        recording.verified(played)
+        demos.verified(played)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_undo_goes_back_across_the_end_of_a_game():
     session.play()
     assert session.game_number == 1
     lose(session)
-    assert recording.verified(session.demonstration()).game_over == (True,)
+    assert demos.verified(session.demonstration()).game_over == (True,)
 
 
 def test_there_is_nothing_to_undo_at_first():
@@ -248,7 +248,7 @@ def test_a_restart_drops_the_running_game_until_it_is_undone():
     session.undo()
     assert (session.num_steps, session.score) == (50, 1)
     np.testing.assert_array_equal(session.screen, screen)
-    recording.verified(session.demonstration())
+    demos.verified(session.demonstration())
 
 
 def test_a_restart_keeps_games_that_are_over():
@@ -277,7 +277,7 @@ def test_games_are_cut_where_training_cuts_them():
     session.play()
     session.step(["up"])
     assert (session.game_number, session.num_steps) == (2, 21)
-    assert recording.verified(session.demonstration()).game_over == (False, False)
+    assert demos.verified(session.demonstration()).game_over == (False, False)
 
 
 def test_it_pauses_when_there_is_enough():

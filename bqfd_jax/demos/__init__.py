@@ -1,16 +1,11 @@
 """Demonstrations: what they are, their files, those that come along, and playing them."""
 
-from bqfd_jax.demos.demonstration import (
-    ActionDemonstration,
-    Demonstration,
-    load,
-    save,
-)
-from bqfd_jax.demos.errors import DemonstrationError
+from bqfd_jax.demos.demonstration import ActionDemonstration, Demonstration, load, save
 from bqfd_jax.demos.fitting import as_list, rows_for, sizes, with_unique_names
 from bqfd_jax.demos.frames import FrameDemonstration, frame_rows
 from bqfd_jax.demos.named import available, load_named
-from bqfd_jax.demos.playback import default_cache_dir, frame_hash, play, play_cached, to_rows
+from bqfd_jax.demos.playback import default_cache_dir, frame_hash, play, to_rows, verified
+from bqfd_jax.demos.schema import DemonstrationError
 
 __all__ = [
     "ActionDemonstration",
@@ -25,10 +20,10 @@ __all__ = [
     "load",
     "load_named",
     "play",
-    "play_cached",
     "rows_for",
     "save",
     "sizes",
     "to_rows",
+    "verified",
     "with_unique_names",
 ]

@@ -15,13 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.frames import FrameDemonstration
-from bqfd_jax.files import read_npz, write_npz
+from bqfd_jax.demos.schema import (
+    DemonstrationError,
+    check_array,
+    check_fields,
+    check_lengths,
+    check_meaning,
+)
+from bqfd_jax.files import read_record, write_record
 
 FORMAT = 1
-# In every file's JSON; what else is there is told, but not needed.
-_REQUIRED = ("env", "config", "action_meaning", "scores", "game_over")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,29 +46,26 @@ class ActionDemonstration:
 
     def __post_init__(self):
         """Checks all that can be checked without playing."""
-        actions, lengths = self.actions, self.episode_lengths
-        if actions.ndim != 1 or actions.dtype != np.uint8:
-            raise DemonstrationError(f"actions are {actions.dtype}{list(actions.shape)}, not uint8")
-        if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or not len(lengths):
-            raise DemonstrationError("episode_lengths is not a list of integers")
-        if lengths.min() < 1 or lengths.sum() != len(actions):
-            raise DemonstrationError(
-                f"there are {len(actions)} actions, but episodes of {lengths.tolist()}"
-            )
+        T, N = check_lengths(self.actions, self.episode_lengths)
+        num_actions = len(self.action_meaning)
+        check_meaning(self.action_meaning, num_actions)
+        check_array("actions", self.actions, "u", (T,), low=0, high=num_actions - 1)
+        if self.actions.dtype != np.uint8:
+            raise DemonstrationError(f"actions are {self.actions.dtype}, not uint8")
         for field in ("scores", "game_over"):
-            if len(getattr(self, field)) != len(lengths):
+            if len(getattr(self, field)) != N:
                 raise DemonstrationError(
-                    f"{field} has {len(getattr(self, field))} entries for {len(lengths)} episodes"
+                    f"{field} has {len(getattr(self, field))} entries for {N} episodes"
                 )
-        if actions.max() >= len(self.action_meaning):
-            raise DemonstrationError(
-                f"action {actions.max()} is used, but there are only {len(self.action_meaning)}"
-            )
 
     @property
     def num_rows(self) -> int:
         """Rows of the demonstration, played back: every observation, the last ones included."""
         return len(self.actions) + len(self.episode_lengths)
+
+    def episodes(self) -> list[np.ndarray]:
+        """The actions of each episode."""
+        return np.split(self.actions, np.cumsum(self.episode_lengths)[:-1])
 
     @property
     def checksum(self) -> str:
@@ -94,24 +95,27 @@ def save(demonstration: Demonstration, path: str | os.PathLike[str]) -> None:
             "actions": demonstration.actions,
             "episode_lengths": demonstration.episode_lengths.astype(np.int32),
         }
-    write_npz(path, meta=np.array(json.dumps(meta | common)), **arrays)
+    write_record(path, meta | common, arrays)
 
 
 def load(path: str | os.PathLike[str], *, game: str | None = None) -> Demonstration:
-    """Reads a demonstration; executes nothing that is in the file.
+    """Reads a demonstration, of a `game` if one is wanted; executes nothing that is in the file.
 
-    Args:
-      path: what `save` wrote, or a file with the same arrays and no checksum or hash.
-      game: the game it is wanted for.
+    That is what `save` wrote, or a file with the same arrays and no checksum or hash.
 
     Raises:
       FileNotFoundError: there is no such file.
       DemonstrationError: it is damaged, was changed, or shows another game.
     """
     path = Path(path)
-    arrays = read_npz(path, error=DemonstrationError)
+    meta, arrays = read_record(
+        path,
+        ("actions", "episode_lengths"),
+        optional=("frames", "rewards", "lives"),
+        error=DemonstrationError,
+    )
     try:
-        meta = json.loads(str(arrays["meta"][()]))
+        check_fields({"name": None} | meta, name=(str, None))
         if meta.get("format", FORMAT) != FORMAT:
             raise DemonstrationError(f"it is of format {meta['format']}, but {FORMAT} can be read")
         name = meta.get("name") or path.stem
@@ -123,9 +127,7 @@ def load(path: str | os.PathLike[str], *, game: str | None = None) -> Demonstrat
             found = FrameDemonstration.from_file(meta, arrays, name)
         else:
             raise DemonstrationError(f"it is of the kind {kind!r}, which is not known here")
-    except KeyError as error:
-        raise DemonstrationError(f"{path} is no demonstration: it has no {error}") from error
-    except (ValueError, TypeError, AttributeError) as error:
+    except DemonstrationError as error:
         raise DemonstrationError(f"{path} is no demonstration: {error}") from error
     if meta.get("checksum", found.checksum) != found.checksum:
         raise DemonstrationError(
@@ -139,17 +141,18 @@ def load(path: str | os.PathLike[str], *, game: str | None = None) -> Demonstrat
 def _from_file(
     meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], name: str
 ) -> ActionDemonstration:
-    missing = [field for field in _REQUIRED if field not in meta]
-    if missing:
-        raise DemonstrationError(f"it has no {', '.join(missing)}")
+    text = (str, None)
+    check_fields(meta, env=str, config=dict, action_meaning=[int], scores=[float], game_over=[bool])
+    # Only what `save` writes has these.
+    check_fields({"frame_hash": None, "envpool": None} | meta, frame_hash=text, envpool=text)
     return ActionDemonstration(
         game=meta["env"].removesuffix("-v5"),
         actions=arrays["actions"],
         episode_lengths=arrays["episode_lengths"],
         scores=tuple(float(score) for score in meta["scores"]),
-        game_over=tuple(bool(over) for over in meta["game_over"]),
+        game_over=tuple(meta["game_over"]),
         configuration=dict(meta["config"]),
-        action_meaning=tuple(int(action) for action in meta["action_meaning"]),
+        action_meaning=tuple(meta["action_meaning"]),
         frame_hash=meta.get("frame_hash"),
         envpool=meta.get("envpool"),
         name=name,

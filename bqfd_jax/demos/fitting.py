@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 from bqfd_jax.demos.demonstration import ActionDemonstration, Demonstration
-from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.frames import FrameDemonstration
 from bqfd_jax.demos.playback import to_rows
+from bqfd_jax.demos.schema import DemonstrationError
 from bqfd_jax.envs import atari
 from bqfd_jax.envs.gymnasium import FRAME_DTYPES
 from bqfd_jax.types import HostEnvironment, Row
@@ -62,15 +62,10 @@ def rows_for(
 ) -> Row | None:
     """Rows of all demonstrations, one after the other, as if they had been seen in `env`.
 
-    Rewards are transformed and lost lives are counted as the environment does it.
-
-    Args:
-      env: what will be learnt.  An attribute `transform_reward`, from rewards to those that are
-        learnt from, and `life_loss_is_terminal` are respected if it has them.
-      demonstrations: none, one or several, of either kind.  Lists of actions are played back, which
-        only `envs.atari.Atari` can do.
-      gamma: discount of one step.
-      cache_dir: see `play_cached`.
+    Lists of actions are played back, which only `envs.atari.Atari` can do, and kept in `cache_dir`:
+    see `to_rows`.  Rewards are transformed and lost lives are counted as the environment does it,
+    if it has the attributes `transform_reward` (from rewards to those that are learnt from) and
+    `life_loss_is_terminal`.
 
     Returns:
       Rows `[E, ...]`, numpy; None if there are no demonstrations.

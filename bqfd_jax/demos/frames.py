@@ -6,15 +6,24 @@ never a stack, with what was done and what came of it.
 """
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from bqfd_jax.demos.errors import DemonstrationError
+from bqfd_jax.demos.schema import (
+    MAX_ACTIONS,
+    MAX_LIVES,
+    MAX_REWARD,
+    DemonstrationError,
+    check_array,
+    check_fields,
+    check_lengths,
+    check_meaning,
+)
 from bqfd_jax.envs.atari import log_reward
+from bqfd_jax.files import digest
 from bqfd_jax.replay import check_demonstrations
 from bqfd_jax.types import Row
 
@@ -42,43 +51,17 @@ class FrameDemonstration:
 
     def __post_init__(self):
         """Checks that everything fits together."""
-        T, N = len(self.actions), len(self.episode_lengths)
-        lengths = self.episode_lengths
-        if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or not N:
-            raise DemonstrationError("episode_lengths is not a list of integers")
-        if self.actions.ndim != 1 or self.actions.dtype.kind not in "iu":
-            raise DemonstrationError(
-                f"actions are {self.actions.dtype}{list(self.actions.shape)}, not integers [T]"
-            )
-        if lengths.min() < 1 or lengths.sum() != T:
-            raise DemonstrationError(f"there are {T} actions, but episodes of {lengths.tolist()}")
-        for field, expected in (("rewards", T), ("frames", T + N), ("lives", T + N)):
-            value = getattr(self, field)
-            if value is not None and len(value) != expected:
-                raise DemonstrationError(
-                    f"{field} has {len(value)} entries, but {T} actions in {N} episodes need "
-                    f"{expected}"
-                )
+        T, N = check_lengths(self.actions, self.episode_lengths)
+        check_array("num_actions", np.array(self.num_actions), "iu", (), low=1, high=MAX_ACTIONS)
+        check_array("actions", self.actions, "iu", (T,), low=0, high=self.num_actions - 1)
+        check_array("rewards", self.rewards, "iuf", (T,), low=-MAX_REWARD, high=MAX_REWARD)
+        check_array("frames", self.frames, "iuf", (N + T,), tail=True)
+        if self.lives is not None:
+            check_array("lives", self.lives, "iu", (N + T,), low=0, high=MAX_LIVES)
         if len(self.terminated) != N:
             raise DemonstrationError(f"terminated has {len(self.terminated)} entries, not {N}")
-        if self.frames.dtype.kind not in "uif" or self.rewards.dtype.kind not in "uif":
-            raise DemonstrationError(
-                f"frames are {self.frames.dtype} and rewards {self.rewards.dtype}; both must be "
-                "numbers"
-            )
-        for field in ("frames", "rewards"):
-            value = getattr(self, field)
-            if value.dtype.kind == "f" and not np.isfinite(value).all():
-                raise DemonstrationError(f"{field} hold values that are not finite")
-        if self.actions.min() < 0 or self.actions.max() >= self.num_actions:
-            raise DemonstrationError(
-                f"actions reach from {self.actions.min()} to {self.actions.max()}, but there are "
-                f"only {self.num_actions}"
-            )
-        if self.action_meaning is not None and len(self.action_meaning) != self.num_actions:
-            raise DemonstrationError(
-                f"action_meaning has {len(self.action_meaning)} entries for {self.num_actions}"
-            )
+        if self.action_meaning is not None:
+            check_meaning(self.action_meaning, self.num_actions)
 
     @classmethod
     def join(
@@ -123,11 +106,7 @@ class FrameDemonstration:
     @property
     def checksum(self) -> str:
         """sha256 of all but name and origin."""
-        digest = hashlib.sha256(json.dumps(self.facts(), sort_keys=True).encode())
-        for name, array in sorted(self.arrays().items()):
-            digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-        return digest.hexdigest()
+        return digest(json.dumps(self.facts(), sort_keys=True), self.arrays())
 
     def facts(self) -> dict[str, Any]:
         """What a file holds as JSON."""
@@ -155,17 +134,18 @@ class FrameDemonstration:
         cls, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], name: str
     ) -> "FrameDemonstration":
         """What `facts` and `arrays` were written of."""
-        meaning = meta.get("action_meaning")
+        check_fields(
+            meta, env=str, terminated=[bool], num_actions=int, action_meaning=([int], None)
+        )
+        meaning = meta["action_meaning"]
         return cls(
-            game=str(meta["env"]),
-            frames=arrays["frames"],
-            actions=arrays["actions"],
-            rewards=arrays["rewards"],
+            **{field: arrays[field] for field in ("frames", "actions", "rewards")},
             episode_lengths=arrays["episode_lengths"],
-            terminated=tuple(bool(over) for over in meta["terminated"]),
-            num_actions=int(meta["num_actions"]),
             lives=arrays.get("lives"),
-            action_meaning=None if meaning is None else tuple(int(action) for action in meaning),
+            game=meta["env"],
+            terminated=tuple(meta["terminated"]),
+            num_actions=meta["num_actions"],
+            action_meaning=None if meaning is None else tuple(meaning),
             name=name,
             origin=meta.get("origin"),
         )
@@ -178,16 +158,9 @@ def frame_rows(
     log_rewards: bool = True,
     life_loss_is_terminal: bool = True,
 ) -> Row:
-    """A demonstration as rows, ready for a replay.
+    """A demonstration as rows `[N + T, ...]`, ready for a replay; frames are not copied.
 
-    Args:
-      demonstration: frames.
-      gamma: discount of one step.
-      log_rewards: rewards become their `envs.atari.log_reward`.
-      life_loss_is_terminal: losing a life is discount 0, if lives are known.
-
-    Returns:
-      Rows with leading axis `demonstration.num_rows`, numpy; frames are not copied.
+    Losing a life is discount 0, if it shall be so and lives are known.
     """
     lengths = demonstration.episode_lengths.astype(np.int64)
     last = np.cumsum(lengths + 1) - 1  # [N]

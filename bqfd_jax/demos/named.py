@@ -3,7 +3,7 @@
 import importlib.resources
 
 from bqfd_jax.demos.demonstration import ActionDemonstration, load
-from bqfd_jax.demos.errors import DemonstrationError
+from bqfd_jax.demos.schema import DemonstrationError
 
 # A planner that sees the future made them: `default` plays about as well as the paper's human,
 # `strong` better.  Neither is human play.
@@ -23,11 +23,7 @@ def available() -> dict[str, tuple[str, ...]]:
 
 
 def load_named(game: str, name: str = "default") -> ActionDemonstration:
-    """A demonstration that comes with the package.
-
-    Args:
-      game: its name, as in `envs.atari.games()`.
-      name: `default` or `strong`.
+    """A demonstration that comes with the package, `default` or `strong`.
 
     Raises:
       DemonstrationError: there is none; the message says what there is.

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from bqfd_jax.demos.demonstration import ActionDemonstration, Demonstration
-from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.frames import FrameDemonstration, frame_rows
+from bqfd_jax.demos.schema import DemonstrationError
 from bqfd_jax.envs import atari, host
-from bqfd_jax.files import FileError, read_npz, write_npz
+from bqfd_jax.files import FileError, byte_view, digest, read_npz, write_npz
 from bqfd_jax.replay import check_demonstrations
 from bqfd_jax.types import HostStep, Row
 
 # Raise it whenever other rows would come of the same demonstration.
-_CACHE_FORMAT = 1
+_CACHE_FORMAT = 2
 # More no-ops than the one that envpool insists on would be random.
 _NOOP_MAX = 1
 # How envpool deals with them does not change an episode.
@@ -35,13 +35,8 @@ def play(
     """Plays a demonstration back and checks that all came out as it says.
 
     Every episode has one row per observation, the last one (`is_last`) included.  The last
-    transition of an episode that was cut off keeps its discount: its value goes on.
-
-    Args:
-      demonstration: what to play.
-      gamma: discount of one step.
-      log_rewards: see `envs.atari.Atari`.
-      life_loss_is_terminal: see there.
+    transition of an episode that was cut off keeps its discount: its value goes on.  For the
+    switches see `envs.atari.Atari`.
 
     Returns:
       Rows with leading axis `demonstration.num_rows`, numpy.
@@ -53,10 +48,7 @@ def play(
     max_steps = int(demonstration.configuration.get("max_episode_steps", atari.MAX_EPISODE_STEPS))
     episodes: list[Row] = []
     differences: list[str] = []
-    starts = np.cumsum(demonstration.episode_lengths) - demonstration.episode_lengths
-    for number, (start, length) in enumerate(
-        zip(starts, demonstration.episode_lengths, strict=True)
-    ):
+    for number, actions in enumerate(demonstration.episodes()):
         # A new pool each: later resets of the same emulator may begin differently.
         env = atari.Atari(
             demonstration.game,
@@ -71,15 +63,10 @@ def play(
                 f"{_title(demonstration)} knows {len(demonstration.action_meaning)} actions, but "
                 f"{demonstration.game} has {env.num_actions}"
             )
-        steps, actions = _play(env, demonstration.actions[start : start + length])
+        steps, actions = _play(env, actions)
         differences += _compare(demonstration, number, steps)
         episodes.append(_episode_rows(steps, actions, gamma))
-    rows = Row(
-        **{
-            name: np.concatenate([getattr(episode, name) for episode in episodes])
-            for name in _FIELDS
-        }
-    )
+    rows = _joined(episodes)
     found = frame_hash(rows)
     if demonstration.frame_hash not in (None, found):
         differences.append(f"frames hash to {found}, not {demonstration.frame_hash}")
@@ -89,55 +76,17 @@ def play(
     return rows
 
 
-def play_cached(
-    demonstration: ActionDemonstration,
-    *,
-    gamma: float,
-    log_rewards: bool = True,
-    life_loss_is_terminal: bool = True,
-    cache_dir: str | os.PathLike[str] | None = None,
-) -> Row:
-    """`play`, but what was played before is read from disk.
+def verified(demonstration: ActionDemonstration) -> ActionDemonstration:
+    """Plays a demonstration where training does, and notes the frames that came of it.
 
-    A damaged file is as good as none.  If nothing can be written there is a warning, no more.
-
-    Args:
-      demonstration: what to play.
-      gamma: discount of one step.
-      log_rewards: see `play`.
-      life_loss_is_terminal: see `play`.
-      cache_dir: where; `default_cache_dir()` if None.
-
-    Returns:
-      What `play` returns.
+    Raises:
+      DemonstrationError: something else came of it; the message says what.
     """
-    folder = default_cache_dir() if cache_dir is None else Path(cache_dir)
-    # Another envpool may play differently: that must be seen, not hidden.
-    facts = (
-        _CACHE_FORMAT,
-        demonstration.checksum,
-        atari.envpool_version(),
-        bool(log_rewards),
-        bool(life_loss_is_terminal),
+    return dataclasses.replace(
+        demonstration,
+        frame_hash=frame_hash(play(demonstration, gamma=1.0)),
+        envpool=atari.envpool_version(),
     )
-    key = hashlib.sha256(repr(facts).encode()).hexdigest()
-    path = folder / f"{demonstration.game}-{key[:32]}.npz"
-    rows = _read_rows(path, key, demonstration)
-    if rows is None:
-        # Without gamma, so that one file serves all.
-        rows = play(
-            demonstration,
-            gamma=1.0,
-            log_rewards=log_rewards,
-            life_loss_is_terminal=life_loss_is_terminal,
-        )
-        fields = {name: getattr(rows, name) for name in _FIELDS}
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_npz(path, checksum=np.array(_fields_hash(key, rows)), **fields)
-        except OSError as error:
-            warnings.warn(f"the rows that were played back are not kept: {error}", stacklevel=2)
-    return rows.replace(discount=np.float32(gamma) * rows.discount)
 
 
 def to_rows(
@@ -151,23 +100,32 @@ def to_rows(
 ) -> Row:
     """The rows of either kind of demonstration: actions are played back, frames are there already.
 
-    Args:
-      demonstration: of either kind.
-      gamma: discount of one step.
-      log_rewards: see `envs.atari.Atari`.
-      life_loss_is_terminal: see there.
-      cache_dir: see `play_cached`.
-      anew: play a list of actions even if that was done before.
+    What was played before is read from `cache_dir`, or `default_cache_dir()`, unless it is to be
+    played `anew`.  A damaged file there is as good as none.  If nothing can be written there is a
+    warning, no more.  For the switches see `envs.atari.Atari`.
 
     Returns:
       Rows with leading axis `demonstration.num_rows`, numpy.
     """
-    switches = {"log_rewards": log_rewards, "life_loss_is_terminal": life_loss_is_terminal}
+    switches = {
+        "log_rewards": bool(log_rewards),
+        "life_loss_is_terminal": bool(life_loss_is_terminal),
+    }
     if isinstance(demonstration, FrameDemonstration):
         return frame_rows(demonstration, gamma=gamma, **switches)
     if anew:
         return play(demonstration, gamma=gamma, **switches)
-    return play_cached(demonstration, gamma=gamma, cache_dir=cache_dir, **switches)
+    folder = default_cache_dir() if cache_dir is None else Path(cache_dir)
+    # Another envpool may play differently: that must be seen, not hidden.
+    facts = (_CACHE_FORMAT, demonstration.checksum, atari.envpool_version(), *switches.values())
+    key = hashlib.sha256(repr(facts).encode()).hexdigest()
+    path = folder / f"{demonstration.game}-{key[:32]}.npz"
+    rows = _read_rows(path, key, demonstration)
+    if rows is None:
+        # Without gamma, so that one file serves all.
+        rows = play(demonstration, gamma=1.0, **switches)
+        _write_rows(path, key, rows)
+    return rows.replace(discount=np.float32(gamma) * rows.discount)
 
 
 def default_cache_dir() -> Path:
@@ -180,7 +138,7 @@ def default_cache_dir() -> Path:
 
 def frame_hash(rows: Row) -> str:
     """sha256 over the frames of all observations, episode after episode."""
-    return hashlib.sha256(_bytes_of(rows.frame)).hexdigest()
+    return hashlib.sha256(byte_view(rows.frame)).hexdigest()
 
 
 def _check_configuration(demonstration: ActionDemonstration) -> None:
@@ -220,7 +178,13 @@ def _episode_rows(steps: list[HostStep], actions: np.ndarray, gamma: float) -> R
             steps, [*actions, np.uint8(0)], [*steps[1:], nothing], strict=True
         )
     ]
-    return Row(**{name: np.concatenate([getattr(row, name) for row in rows]) for name in _FIELDS})
+    return _joined(rows)
+
+
+def _joined(parts: list[Row]) -> Row:
+    return Row(
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _FIELDS}
+    )
 
 
 def _compare(demonstration: ActionDemonstration, number: int, steps: list[HostStep]) -> list[str]:
@@ -258,18 +222,8 @@ def _tell(demonstration: ActionDemonstration, differences: list[str]) -> str:
     return f"{_title(demonstration)} does not play back as it should: {what} ({cause})"
 
 
-def _fields_hash(key: str, rows: Row) -> str:
-    digest = hashlib.sha256(key.encode())
-    for name in _FIELDS:
-        value = getattr(rows, name)
-        digest.update(f"{name} {value.dtype} {value.shape}".encode())
-        digest.update(_bytes_of(value))
-    return digest.hexdigest()
-
-
-def _bytes_of(value: np.ndarray) -> np.ndarray:
-    # A view: all frames of a demonstration are tens of megabytes.
-    return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+def _fields(rows: Row) -> dict[str, np.ndarray]:
+    return {name: getattr(rows, name) for name in _FIELDS}
 
 
 def _read_rows(path: Path, key: str, demonstration: ActionDemonstration) -> Row | None:
@@ -279,6 +233,14 @@ def _read_rows(path: Path, key: str, demonstration: ActionDemonstration) -> Row 
         return None
     checksum = str(arrays.pop("checksum")[()])
     rows = Row(**arrays)
-    if checksum != _fields_hash(key, rows) or len(rows.action) != demonstration.num_rows:
+    if checksum != digest(key, _fields(rows)) or len(rows.action) != demonstration.num_rows:
         return None
     return rows
+
+
+def _write_rows(path: Path, key: str, rows: Row) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_npz(path, checksum=np.array(digest(key, _fields(rows))), **_fields(rows))
+    except OSError as error:
+        warnings.warn(f"the rows that were played back are not kept: {error}", stacklevel=3)

@@ -26,13 +26,10 @@ class Ale:
     """A game from its first reset, without chance."""
 
     def __init__(self, game: str):
-        """Starts an emulator.
-
-        Args:
-          game: one of `games()`.
-        """
+        """Starts an emulator of one of `games()`."""
         ale_py = _ale_py()
-        rom = ale_py.roms.get_rom_path(rom_name(game))
+        check_game(game)
+        rom = ale_py.roms.get_rom_path(_rom_names()[game])
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self.game = game
         self._ale = ale_py.ALEInterface()
@@ -41,15 +38,11 @@ class Ale:
         self._ale.loadROM(rom)
         self._actions = self._ale.getMinimalActionSet()
         self.action_meaning = tuple(int(action.value) for action in self._actions)
+        self.num_actions = len(self._actions)  # of the minimal set
         self._ale.reset_game()
         self._ale.act(ale_py.Action(FIRE if FIRE in self.action_meaning else 0))
         # Later resets of the same emulator may begin differently: this one is kept.
         self._first = self.save_state()
-
-    @property
-    def num_actions(self) -> int:
-        """Size of the game's minimal set of actions."""
-        return len(self._actions)
 
     def reset(self) -> int:
         """Begins the game, always the same way; returns the lives there are."""
@@ -57,12 +50,7 @@ class Ale:
         return self.lives
 
     def step(self, action: int, *, screens: list[np.ndarray] | None = None) -> AleStep:
-        """Repeats an action for 4 frames.
-
-        Args:
-          action: a number in the minimal set.
-          screens: gets the `screen` after each of the frames; None: nobody looks.
-        """
+        """Repeats an action of the minimal set for 4 frames; `screens` gets what each shows."""
         reward = 0.0
         for _ in range(atari.EMULATOR["frame_skip"]):
             reward += self._ale.act(self._actions[action])
@@ -110,17 +98,9 @@ def check_game(game: str) -> None:
         raise ValueError(atari.no_such_game(game, games()))
 
 
-def rom_name(game: str) -> str:
-    """`ms_pacman` of `MsPacman`."""
-    check_game(game)
-    return _rom_names()[game]
-
-
 def _rom_names() -> dict[str, str]:
+    """`MsPacman` -> `ms_pacman`."""
     return {atari.game_name(rom): rom for rom in _ale_py().roms.get_all_rom_ids()}
-
-
-_MISSING = "This needs ale-py, which is not installed: pip install 'bqfd-jax[demos]'"
 
 
 def _ale_py() -> Any:
@@ -128,5 +108,7 @@ def _ale_py() -> Any:
         import ale_py
         import ale_py.roms
     except ImportError as error:
-        raise ImportError(_MISSING) from error
+        raise ImportError(
+            "This needs ale-py, which is not installed: pip install 'bqfd-jax[demos]'"
+        ) from error
     return ale_py

@@ -6,8 +6,8 @@ few checkpoints:
 
     000007-step-50000/
       manifest.json             step, and of each item its paths, shapes, dtypes and checksums
-      learner/arrays-000/ ...   an item's arrays, written by orbax
-      replay/arrays-000/ ...
+      learner.zip               an item's arrays, compressed
+      replay.zip
 
 A checkpoint is written as `tmp-000007-step-50000`, manifest last, and renamed once it is all on
 disk; so whatever has a proper name was whole when it got it.  Loading parses JSON and array bytes
@@ -35,15 +35,13 @@ from bqfd_jax.runs.checkpoint_items import (
     differences,
     flatten,
     read_item,
-    verify_item,
     write_item,
 )
 
-_FORMAT = 2
+_FORMAT = 3
 _MANIFEST = "manifest.json"
 _ITEM = re.compile(r"[a-z][a-z0-9_]*")
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
-_TEMPORARY = re.compile(r"tmp-\d{6,}-step-(\d+)")
 
 
 class Checkpointer:
@@ -54,7 +52,6 @@ class Checkpointer:
     Args:
       directory: where the checkpoints are; made at the first save.
       keep: how many whole checkpoints stay after a save, at least 1.
-      compress: zstd at its fastest level; Atari frames shrink so much that it also saves time.
       on_skip: told in one sentence about anything found damaged; `warnings.warn` by default.
     """
 
@@ -63,14 +60,11 @@ class Checkpointer:
         directory: str | os.PathLike[str],
         *,
         keep: int = 2,
-        compress: bool = True,
         on_skip: Callable[[str], None] | None = None,
     ):
         checks.at_least(1, keep=keep)
-        # Orbax refuses relative paths.
-        self._directory = Path(directory).absolute()
+        self._directory = Path(directory)
         self._keep = keep
-        self._compress = compress
         self._on_skip = on_skip or functools.partial(warnings.warn, stacklevel=3)
         self._damaged: set[Path] = set()
 
@@ -79,14 +73,10 @@ class Checkpointer:
         return list(dict.fromkeys(_step_of(path) for path in self._checkpoints()))
 
     def save(self, step: int, items: Mapping[str, Any]) -> Path:
-        """Writes a checkpoint, and only then deletes what is older than the last `keep`.
+        """Writes a checkpoint's folder, and only then deletes what is older than the last `keep`.
 
-        Args:
-          step: the step the items belong to; saving the same step again replaces it.
-          items: name -> pytree of arrays; names are lower-case words.
-
-        Returns:
-          The checkpoint's folder.
+        Items are pytrees by names that are lower-case words.  Saving the same step again replaces
+        it.
 
         Raises:
           CheckpointError: it could not be written; earlier checkpoints are untouched.
@@ -140,21 +130,13 @@ class Checkpointer:
             try:
                 manifest = _read_manifest(path)
                 described = _asked_for(path, manifest["items"], wanted)
-                for name, description in described.items():
-                    verify_item(path / name, description)
-            except (DamagedError, OSError) as error:
-                skipped.append((path, str(error)))
-                continue
-            _check_fits(path, described, wanted)
-            try:
+                _check_fits(path, described, wanted)
                 leaves = {
-                    name: read_item(path / name, description, wanted[name])
+                    name: read_item(path / f"{name}.zip", description, wanted[name])
                     for name, description in described.items()
                 }
-            except (CheckpointError, MemoryError):
-                raise
-            except Exception as error:
-                skipped.append((path, f"orbax cannot read it: {type(error).__name__}: {error}"))
+            except (DamagedError, OSError) as error:
+                skipped.append((path, str(error)))
                 continue
             self._report(skipped, f"using {path} instead")
             return manifest["step"], {
@@ -173,23 +155,18 @@ class Checkpointer:
             self._on_skip(f"skipped checkpoint {path}: {wrong}; {consequence}")
 
     def _checkpoints(self) -> list[Path]:
-        return sorted(self._matching(_NAME), key=_number_of)
+        found = self._directory.glob("*-step-*")
+        return sorted((path for path in found if _NAME.fullmatch(path.name)), key=_number_of)
 
     def _leftovers(self) -> list[Path]:
-        return sorted(self._matching(_TEMPORARY))
-
-    def _matching(self, pattern: re.Pattern[str]) -> list[Path]:
-        if not self._directory.is_dir():
-            return []
-        return [path for path in self._directory.iterdir() if pattern.fullmatch(path.name)]
+        return sorted(self._directory.glob("tmp-*-step-*"))
 
     def _write(self, folder: Path, step: int, leaves: Mapping[str, Mapping[str, Any]]) -> None:
         body = {
             "format": _FORMAT,
             "step": step,
             "items": {
-                name: write_item(folder / name, flat, compress=self._compress)
-                for name, flat in leaves.items()
+                name: write_item(folder / f"{name}.zip", flat) for name, flat in leaves.items()
             },
         }
         files.write_json(folder / _MANIFEST, {"body": body, "crc32": _body_checksum(body)})

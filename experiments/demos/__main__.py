@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import tyro
 
-from bqfd_jax.runs.folder import run_main
+from bqfd_jax.console import run_main
 
 from .import_files import import_demonstration
 from .plan import plan

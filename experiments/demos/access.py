@@ -15,12 +15,7 @@ _PAGE = Path(__file__).with_name("record.html")
 
 
 def answer(request: Any, token: str) -> Any:
-    """Answers a request: with the page, a refusal, or None for a player's connection.
-
-    Args:
-      request: what came, as websockets gives it.
-      token: what its address must have.
-    """
+    """Answers a request: with the page, a refusal, or None for a player's connection."""
     host = _only(request.headers, "Host")
     # A foreign name that leads here would make its page one of ours.
     if host is None or _host_name(host) not in LOCAL_NAMES:

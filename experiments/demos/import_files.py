@@ -6,10 +6,11 @@ from typing import Annotated, Literal
 
 import tyro
 
-from bqfd_jax import demos
 from bqfd_jax.demos import importing
 from bqfd_jax.demos.importing import Imported
-from bqfd_jax.runs.folder import UsageError
+from bqfd_jax.runs.errors import UsageError
+
+from .output import check_out, save
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,17 +39,15 @@ class ImportConfig:
     """What metrics call it; made of the file's name unless given."""
     out: Path | None = None
     """The file to write; GAME-NAME.npz here unless given."""
-    force: bool = False
-    """Write over a file that is there."""
+    overwrite: bool = False
+    """Replace the file if it exists."""
 
 
 def import_demonstration(config: Annotated[ImportConfig, tyro.conf.arg(name="")]) -> None:
     """Makes a demonstration of a recording, and says what could not be used."""
-    if config.max_steps < 0:
-        raise UsageError(f"--max-steps is {config.max_steps}, but must be at least 0")
     # Reading may take long: see first whether the result has a place.
     if config.out is not None:
-        _check_out(config.out, config.force)
+        check_out(config.out, overwrite=config.overwrite)
     try:
         imported = importing.read(
             config.source,
@@ -59,15 +58,12 @@ def import_demonstration(config: Annotated[ImportConfig, tyro.conf.arg(name="")]
             name=config.name,
             tell=lambda progress: print(f"reading {progress} ...", flush=True),
         )
-    except (ValueError, ImportError) as error:
+    except ImportError as error:
         raise UsageError(str(error)) from error
     demonstration = imported.demonstration
     out = config.out or Path(_file_name(f"{demonstration.game}-{demonstration.name}.npz"))
-    _check_out(out, config.force)
-    try:
-        demos.save(demonstration, out)
-    except OSError as error:
-        raise UsageError(f"cannot write {out}: {error.strerror or error}") from error
+    check_out(out, overwrite=config.overwrite)
+    save(demonstration, out)
     print(describe(imported))
     print(f"\nwritten to {out}, {out.stat().st_size / 1e6:.1f} MB; look at it with")
     print(f"  python -m experiments.demos show {out}")
@@ -85,15 +81,6 @@ def describe(imported: Imported) -> str:
         *(f"  note: {remark}" for remark in imported.remarks),
     ]
     return "\n".join(lines)
-
-
-def _check_out(out: Path, force: bool) -> None:
-    if out.is_dir():
-        raise UsageError(f"--out {out} is a folder; name a file")
-    if out.exists() and not force:
-        raise UsageError(f"{out} exists already; choose another --out, or add --force")
-    if not out.parent.is_dir():
-        raise UsageError(f"--out {out}: there is no folder {out.parent}")
 
 
 def _file_name(text: str) -> str:

@@ -1,18 +1,19 @@
 """The command `plan`: has the planner make a demonstration and checks that it plays back."""
 
 import dataclasses
-import os
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
-from tqdm import tqdm
 
-from bqfd_jax import demos
+from bqfd_jax import console, demos
 from bqfd_jax.demos.making import planning
 from bqfd_jax.envs import atari
-from bqfd_jax.runs.folder import RunError, StopRequested, UsageError, duration, stop_signals
+from bqfd_jax.runs.errors import RunError, Stopped, UsageError
+from bqfd_jax.runs.machine import duration
+
+from .output import check_out, save
 
 # Simulated agent steps per second of one core, about; only for the forecast.
 _SPEED = 2_000
@@ -59,16 +60,17 @@ def plan(config: Annotated[PlanConfig, tyro.conf.arg(name="")]) -> None:
         _announce(config, out)
         demonstration = _search(config)
     except KeyboardInterrupt:
-        raise StopRequested(f"stopped; nothing was saved to {out}") from None
+        raise Stopped(f"stopped; nothing was saved to {out}") from None
     try:
         demonstration = _verify(demonstration)
     except KeyboardInterrupt:
         # The search took minutes, and this is but the check.
-        _save(demonstration, out)
-        raise StopRequested(f"stopped; {out} was not checked") from None
-    _save(demonstration, out)
+        save(demonstration, out)
+        raise Stopped(f"stopped; {out} was not checked") from None
+    save(demonstration, out)
+    print(f"Saved to {out}. It was made by a planner that sees the future: not human play.")
     if demonstration.origin["stopped_early"]:
-        raise StopRequested(
+        raise Stopped(
             f"stopped early: {out} holds the first {len(demonstration.actions):,} of "
             f"{config.steps:,} steps"
         )
@@ -76,30 +78,19 @@ def plan(config: Annotated[PlanConfig, tyro.conf.arg(name="")]) -> None:
 
 def _check(config: PlanConfig, out: Path) -> None:
     try:
-        planning.check(
-            config.game,
-            skill=config.skill,
-            steps=config.steps,
-            seed=config.seed,
-            episodes=config.episodes,
-        )
+        planning.check(**_options(config))
         # What only ale-py has could not be played back.
         if _has_envpool():
             atari.check_game(config.game)
     except (ValueError, ImportError) as error:
         raise UsageError(str(error)) from error
-    if out.suffix != ".npz":
-        raise UsageError(f"--out is {out}, but demonstrations are files that end in .npz")
-    if out.is_dir():
-        raise UsageError(f"--out {out} is a folder; name a file")
-    if out.exists() and not config.overwrite:
-        raise UsageError(f"{out} exists already; add --overwrite, or choose another --out")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write to {out.parent}: {error.strerror or error}") from error
-    if not os.access(out.parent, os.W_OK):
-        raise UsageError(f"cannot write to {out.parent}: it is read-only")
+    check_out(out, overwrite=config.overwrite)
+
+
+def _options(config: PlanConfig) -> dict[str, Any]:
+    """What the planner is told."""
+    names = ("game", "skill", "steps", "seed", "episodes")
+    return {name: getattr(config, name) for name in names}
 
 
 def _announce(config: PlanConfig, out: Path) -> None:
@@ -118,24 +109,20 @@ def _announce(config: PlanConfig, out: Path) -> None:
 def _search(config: PlanConfig) -> demos.ActionDemonstration:
     started = time.perf_counter()
     with (
-        tqdm(total=config.steps, unit="step", desc=config.game) as bar,
-        stop_signals("after this generation; what is planned will be saved") as asked_to_stop,
+        console.terminal("after this generation; what is planned will be saved") as sink,
+        sink.bar(config.game, unit="step", total=config.steps) as bar,
     ):
+        furthest = 0
 
         def show(progress: planning.Progress) -> bool:
+            nonlocal furthest
             # A retry goes back; the bar waits for it.
-            bar.update(max(0, progress.steps - bar.n))
-            bar.set_postfix_str(f"score {_listed(progress.scores)}", refresh=False)
-            return asked_to_stop()
+            furthest = max(furthest, progress.steps)
+            bar.at(furthest)
+            bar.note("score " + ", ".join(f"{score:,g}" for score in progress.scores))
+            return sink.stop_asked()
 
-        demonstration = planning.plan(
-            config.game,
-            skill=config.skill,
-            steps=config.steps,
-            seed=config.seed,
-            episodes=config.episodes,
-            on_progress=show,
-        )
+        demonstration = planning.plan(**_options(config), on_progress=show)
     seconds = time.perf_counter() - started
     print(f"{sum(demonstration.origin['simulated']):,} steps simulated in {duration(seconds)}:")
     for score, length, over in zip(
@@ -158,21 +145,11 @@ def _verify(demonstration: demos.ActionDemonstration) -> demos.ActionDemonstrati
         return demonstration
     print("Playing it back ...", flush=True)
     try:
-        rows = demos.play(demonstration, gamma=1.0)
+        checked = demos.verified(demonstration)
     except demos.DemonstrationError as error:
         raise RunError(f"{error}. Nothing was saved.") from error
-    print(f"It plays back in envpool {atari.envpool_version()} with the same scores.")
-    return dataclasses.replace(
-        demonstration, frame_hash=demos.frame_hash(rows), envpool=atari.envpool_version()
-    )
-
-
-def _save(demonstration: demos.ActionDemonstration, out: Path) -> None:
-    try:
-        demos.save(demonstration, out)
-    except OSError as error:
-        raise RunError(f"cannot write {out}: {error.strerror or error}") from error
-    print(f"Saved to {out}. It was made by a planner that sees the future: not human play.")
+    print(f"It plays back in envpool {checked.envpool} with the same scores.")
+    return checked
 
 
 def _has_envpool() -> bool:
@@ -181,7 +158,3 @@ def _has_envpool() -> bool:
     except ImportError:
         return False
     return True
-
-
-def _listed(scores: tuple[float, ...]) -> str:
-    return ", ".join(f"{score:,g}" for score in scores)

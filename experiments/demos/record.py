@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bqfd_jax.demos.making import recording
 from bqfd_jax.envs import atari
-from bqfd_jax.runs.folder import UsageError
+from bqfd_jax.runs.errors import UsageError
 
 from . import server
 from .recordings import Files

@@ -7,18 +7,14 @@ from pathlib import Path
 from bqfd_jax import demos
 from bqfd_jax.demos import ActionDemonstration
 from bqfd_jax.demos.making import recording
-from bqfd_jax.runs.folder import UsageError
+from bqfd_jax.runs.errors import UsageError
 
 
 class Files:
     """Where recordings go."""
 
     def __init__(self, path: Path):
-        """Checks that `path` can be written, before anybody plays.
-
-        Args:
-          path: the first file; there must be none yet.
-        """
+        """Checks that the first file can be written, before anybody plays."""
         if path.exists():
             raise UsageError(f"--out {path} exists already; name a new file")
         if not os.access(path.parent, os.W_OK | os.X_OK):
@@ -37,7 +33,7 @@ class Files:
           DemonstrationError: it does not play back; the file is there all the same.
         """
         self.write(demonstration)
-        checked = recording.verified(dataclasses.replace(demonstration, name=self.path.stem))
+        checked = demos.verified(dataclasses.replace(demonstration, name=self.path.stem))
         demos.save(checked, self.path)
         self.saved = checked
         return checked

@@ -13,7 +13,7 @@ from typing import Any
 from bqfd_jax.demos import DemonstrationError
 from bqfd_jax.demos.making import recording
 from bqfd_jax.demos.making.keys import KEYS, HeldKeys, legend
-from bqfd_jax.runs.folder import RunError
+from bqfd_jax.runs.errors import RunError
 
 from . import access
 from .recordings import Files, describe

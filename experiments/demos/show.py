@@ -10,7 +10,7 @@ import tyro
 from bqfd_jax import demos
 from bqfd_jax.demos.importing.actions import NAMES
 from bqfd_jax.runs import plots, video
-from bqfd_jax.runs.folder import UsageError
+from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.types import Row
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -82,9 +82,7 @@ def _load(config: ShowConfig) -> demos.Demonstration:
                 raise UsageError(f"{config.file} of which game? Add --game")
             return demos.load_named(config.game, config.file)
         return demos.load(config.file, game=config.game)
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise UsageError(str(error)) from error
-    except demos.DemonstrationError as error:
+    except FileNotFoundError as error:
         raise UsageError(str(error)) from error
 
 

@@ -6,8 +6,8 @@ be used is counted, and a file that breaks its own layout is refused with its na
 """
 
 import os
-from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from bqfd_jax import checks
 from bqfd_jax.demos.importing.agc import read_agc
@@ -23,36 +23,18 @@ SOURCES = {
     "npz": read_arrays,
 }
 
-__all__ = ["SOURCES", "Imported", "from_arrays", "read"]
+__all__ = ["SOURCES", "Imported", "Wanted", "from_arrays", "read"]
 
 
-def read(
-    source: str,
-    path: str | os.PathLike[str],
-    *,
-    game: str | None = None,
-    only: Sequence[str] = (),
-    max_steps: int = 0,
-    name: str = "",
-    tell: Callable[[str], None] = lambda progress: None,
-) -> Imported:
-    """Makes a demonstration of files; what `path`, `game` and `only` mean depends on their layout.
+def read(source: str, path: str | os.PathLike[str], **wanted: Any) -> Imported:
+    """Makes a demonstration of a file or folder in the layout `source`, one of `SOURCES`.
 
-    Args:
-      source: the layout, one of `SOURCES`; each is described in its module.
-      path: the file or folder.
-      game: the game or environment; needed if the files do not tell.
-      only: trials, recordings or episodes to use, by their numbers; all unless given.
-      max_steps: agent steps after which no more is read; 0: all.
-      name: of the demonstration; made of the file's name unless given.
-      tell: is called with what is being read, because that may take long.
-
-    Returns:
-      The demonstration, and what was left out.
+    Each layout is described in its module; for what may be `wanted` of it see `Wanted`.
 
     Raises:
       DemonstrationError: a file breaks the layout; the message names file and place.
     """
+    options = Wanted(**wanted)
     checks.one_of(SOURCES, source=source)
-    checks.at_least(0, max_steps=max_steps)
-    return SOURCES[source](Path(path), Wanted(game, only, max_steps, name, tell))
+    checks.at_least(0, max_steps=options.max_steps)
+    return SOURCES[source](Path(path), options)

@@ -6,26 +6,8 @@ from typing import NamedTuple
 from bqfd_jax.demos.named import available, load_named
 from bqfd_jax.envs import ale
 
-NAMES = (
-    "NOOP",
-    "FIRE",
-    "UP",
-    "RIGHT",
-    "LEFT",
-    "DOWN",
-    "UPRIGHT",
-    "UPLEFT",
-    "DOWNRIGHT",
-    "DOWNLEFT",
-    "UPFIRE",
-    "RIGHTFIRE",
-    "LEFTFIRE",
-    "DOWNFIRE",
-    "UPRIGHTFIRE",
-    "UPLEFTFIRE",
-    "DOWNRIGHTFIRE",
-    "DOWNLEFTFIRE",
-)
+_WAYS = ("UP", "RIGHT", "LEFT", "DOWN", "UPRIGHT", "UPLEFT", "DOWNRIGHT", "DOWNLEFT")
+NAMES = ("NOOP", "FIRE", *_WAYS, *(f"{way}FIRE" for way in _WAYS))
 # A name is made of the switches that it closes.
 SWITCHES = tuple(
     frozenset(switch for switch in ("UP", "DOWN", "RIGHT", "LEFT", "FIRE") if switch in name)
@@ -53,15 +35,12 @@ def same_actions(num_actions: int) -> ActionMap:
     return ActionMap(range(num_actions), {})
 
 
-def by_meaning(meaning: Sequence[int], *, source: Sequence[int] = range(len(NAMES))) -> ActionMap:
+def by_meaning(meaning: Sequence[int], source: Sequence[int] = range(len(NAMES))) -> ActionMap:
     """Actions are mapped by what they do.
 
     Switches that occur in none of the game's actions do nothing there and are left out: UPFIRE is
     FIRE in Breakout, and UP nothing.  What then is none of the game's actions cannot be mapped.
-
-    Args:
-      meaning: the game's actions, numbers among the 18.
-      source: the source's, likewise.
+    Both the game's (`meaning`) and the source's actions are numbers among the 18.
     """
     alive = frozenset().union(*(SWITCHES[number] for number in meaning))
     does = {SWITCHES[number]: index for index, number in enumerate(meaning)}

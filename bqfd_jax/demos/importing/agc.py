@@ -10,26 +10,18 @@ from pathlib import Path
 
 import numpy as np
 
-from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.importing import actions, games, screens, takes
-from bqfd_jax.demos.importing.build import SKIP, Builder, Imported, Wanted
+from bqfd_jax.demos.importing.build import Builder, Imported, Wanted
+from bqfd_jax.demos.schema import DemonstrationError
 
 _FIELDS = ("frame", "reward", "score", "terminal", "action")
 _FLAGS = {"True": True, "False": False, "1": True, "0": False, "null": None}
 
 
 def read_agc(path: Path, wanted: Wanted) -> Imported:
-    """Reads recordings of one game.
-
-    Args:
-      path: the folder that holds `trajectories` and `screens`.
-      wanted: what is asked for.
-        `game`: which one; needed if there are several.
-        `only`: recordings to use, by their number; all unless given.
-    """
+    """Reads recordings of one game, which is needed if the folder has several."""
     game, folder = _find_game(path, wanted.game)
-    meaning = actions.action_set(game)
-    builder = Builder(actions.by_meaning(meaning), skip=SKIP, max_steps=wanted.max_steps)
+    builder = Builder(game, max_steps=wanted.max_steps)
     tables = sorted(folder.glob("*.txt"), key=lambda file: (len(file.stem), file.stem))
     used = []
     for table in tables:
@@ -46,12 +38,9 @@ def read_agc(path: Path, wanted: Wanted) -> Imported:
         listed = ", ".join(table.stem for table in tables) or "none"
         raise DemonstrationError(f"{folder}: no recording with pictures to use (there is {listed})")
     return builder.finish(
-        game=game,
-        num_actions=len(meaning),
         name=wanted.name or f"agc-{folder.name}",
         source={"from": "Atari Grand Challenge", "file": path.name, "recordings": used},
         nothing=f"{folder}: no frames of {game} could be used",
-        action_meaning=meaning,
     )
 
 
@@ -88,7 +77,7 @@ def _add_recording(builder: Builder, file: Path, pictures: Path) -> None:
 
 
 def _read_table(builder: Builder, file: Path) -> list[takes.Line]:
-    table = takes.Table(file.read_bytes(), str(file))
+    table = takes.Table(file)
     # The first line tells of the recording, in no fixed form.
     table.check_header(2, _FIELDS)
     lines: list[takes.Line] = []

@@ -21,69 +21,53 @@ Atari observations are single frames: 84 x 84 grey as the agents see them, or wh
 led to is not there.  A last step that is neither terminated nor truncated is a cut.
 """  # noqa: E501
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.importing import actions as atari_actions
 from bqfd_jax.demos.importing import games, screens
 from bqfd_jax.demos.importing.build import SKIP, Builder, Imported, Wanted
 from bqfd_jax.demos.importing.takes import Take
+from bqfd_jax.demos.schema import (
+    MAX_ACTIONS,
+    MAX_LIVES,
+    MAX_REWARD,
+    DemonstrationError,
+    check_array,
+)
 from bqfd_jax.envs.atari import FRAME_SHAPE
 from bqfd_jax.files import read_npz
 
-_MOST = float(np.finfo(np.float32).max)
+_REQUIRED = ("actions", "rewards", "terminated", "truncated")
+_OPTIONAL = (
+    *("frames", "observations"),  # one of them is needed
+    *("env", "lives", "frame_skip", "action_meaning", "num_actions"),
+)
 _SCREEN_SHAPES = (FRAME_SHAPE, screens.SCREEN_SHAPE, (*screens.SCREEN_SHAPE, 3))
 
 
 def read_arrays(path: Path, wanted: Wanted) -> Imported:
-    """Reads an `.npz` of arrays.
-
-    Args:
-      path: the file; see this module's text for its layout.
-      wanted: what is asked for.
-        `game`: the environment; needed if the file does not tell.
-        `only`: episodes to use, counted from 0; all unless given.
-    """
+    """Reads an `.npz` of arrays; `only` counts its episodes from 0."""
     if not path.is_file():
         raise DemonstrationError(f"there is no file {path}")
     wanted.tell(path.name)
-    return from_arrays(
-        read_npz(path, error=DemonstrationError),
-        path,
-        game=wanted.game,
-        only=wanted.only,
-        max_steps=wanted.max_steps,
-        name=wanted.name or path.stem,
-        source={"from": "arrays", "file": path.name},
-    )
+    arrays = read_npz(path, _REQUIRED, optional=_OPTIONAL, error=DemonstrationError)
+    wanted = wanted._replace(name=wanted.name or path.stem)
+    return _build(arrays, path, wanted, {"from": "arrays", "file": path.name})
 
 
-def from_arrays(
-    arrays: Mapping[str, np.ndarray],
-    where: object = "the arrays",
-    *,
-    game: str | None = None,
-    only: Sequence[str] = (),
-    max_steps: int = 0,
-    name: str = "",
-    source: Mapping[str, Any] | None = None,
+def from_arrays(arrays: Mapping[str, np.ndarray], **wanted: Any) -> Imported:
+    """What `read_arrays` makes of a file, of arrays in memory; see `importing.read`."""
+    return _build(arrays, "the arrays", Wanted(**wanted), {"from": "arrays"})
+
+
+def _build(
+    arrays: Mapping[str, np.ndarray], path: object, wanted: Wanted, source: dict[str, Any]
 ) -> Imported:
-    """What `read_arrays` makes of a file, of arrays in memory.
-
-    Args:
-      arrays: see this module's text.
-      where: they come from, for errors.
-      game: the environment; needed if the arrays do not tell.
-      only: episodes to use, counted from 0; all unless given.
-      max_steps: agent steps after which no more is read; 0: all.
-      name: of the demonstration.
-      source: kept with it, JSON.
-    """
-    path, arrays = where, dict(arrays)
+    arrays, game, max_steps = dict(arrays), wanted.game, wanted.max_steps
     _check_arrays(path, arrays)
     told = str(arrays["env"][()]) if "env" in arrays else None
     if game is None and told is None:
@@ -92,28 +76,17 @@ def from_arrays(
     games.check_same(path, told, game)
     num_actions = _num_actions(path, arrays)
     if is_atari:
-        meaning = atari_actions.action_set(env)
-        own = _action_meaning(path, arrays, meaning)
         check_atari_frames(arrays["observations"].shape[1:], arrays["observations"].dtype, path)
         skip = frames_per_step(int(arrays.get("frame_skip", SKIP)), f"{path}: frame_skip")
-        builder = Builder(
-            atari_actions.by_meaning(meaning, source=own), skip=skip, max_steps=max_steps
-        )
-        num_actions = len(meaning)
+        own = _action_meaning(path, arrays, atari_actions.action_set(env))
+        builder = Builder(env, own, skip=skip, max_steps=max_steps)
     else:
-        meaning = None
-        builder = Builder(atari_actions.same_actions(num_actions), max_steps=max_steps)
+        builder = Builder(env, num_actions=num_actions, skip=1, max_steps=max_steps)
     for number, take in enumerate(_takes(path, arrays, builder)):
-        if not only or str(number) in only:
+        if not wanted.only or str(number) in wanted.only:
             builder.add(take)
-    return builder.finish(
-        game=env,
-        num_actions=num_actions,
-        name=name,
-        source=dict(source or {"from": "arrays"}),
-        nothing=f"{path}: no step could be used",
-        action_meaning=meaning,
-    )
+    nothing = f"{path}: no step could be used"
+    return builder.finish(name=wanted.name, source=source, nothing=nothing)
 
 
 def frames_per_step(frame_skip: int, where: str) -> int:
@@ -136,59 +109,33 @@ def _check_arrays(path: object, arrays: dict[str, np.ndarray]) -> None:
     """Checks lengths, types and values; `frames` is called `observations` from here on."""
     if "frames" in arrays:
         arrays["observations"] = arrays.pop("frames")
-    missing = {"observations", "actions", "rewards", "terminated", "truncated"} - set(arrays)
+    missing = {"observations", *_REQUIRED} - set(arrays)
     if missing:
         raise DemonstrationError(f"{path} has no array {', '.join(sorted(missing))}")
-    T = len(np.atleast_1d(arrays["actions"]))
-    for field, kinds in (
-        ("actions", "iu"),
-        ("rewards", "iuf"),
-        ("terminated", "bui"),
-        ("truncated", "bui"),
-    ):
-        value = arrays[field]
-        if value.shape != (T,) or value.dtype.kind not in kinds:
-            raise DemonstrationError(
-                f"{path}: {field} is {value.dtype}{list(value.shape)}, but must be [{T}] "
-                f"{'integers' if field == 'actions' else 'like the actions'}"
-            )
-    if not T:
-        raise DemonstrationError(f"{path}: actions is empty")
-    observations = arrays["observations"]
-    if observations.dtype.kind not in "uif" or not observations.ndim or not observations.size:
+    T, frames = arrays["actions"].size, arrays["observations"]
+    if not T or not frames.ndim or not frames.size:
         raise DemonstrationError(
-            f"{path}: observations are {observations.dtype}{list(observations.shape)}, but must be "
-            "numbers, one row or image per observation"
+            f"{path}: there are {T} actions, and observations {frames.dtype}{list(frames.shape)}"
         )
-    _check_optional(path, arrays)
+    n = len(frames)
+    for field, kinds, shape, low, high in (
+        ("actions", "iu", (T,), 0, MAX_ACTIONS - 1),
+        ("rewards", "iuf", (T,), -MAX_REWARD, MAX_REWARD),
+        ("terminated", "biu", (T,), 0, 1),
+        ("truncated", "biu", (T,), 0, 1),
+        ("observations", "iuf", frames.shape, -np.inf, np.inf),
+        ("env", "U", (), -np.inf, np.inf),
+        ("lives", "iu", (n,), 0, MAX_LIVES),
+        ("frame_skip", "iu", (), 1, SKIP),
+        ("action_meaning", "iu", (np.size(arrays.get("action_meaning")),), 0, 17),
+        ("num_actions", "iu", (), 1, MAX_ACTIONS),
+    ):
+        if field in arrays:
+            check_array(f"{path}: {field}", arrays[field], kinds, shape, low=low, high=high)
     both = (arrays["terminated"] != 0) & (arrays["truncated"] != 0)
-    for field, wrong, what in (
-        ("rewards", ~(np.abs(arrays["rewards"]) <= _MOST), "is no finite 32-bit number"),
-        ("actions", arrays["actions"] < 0, "is negative"),
-        ("truncated", both, "is set, and terminated too"),
-    ):
-        if wrong.any():
-            at = int(np.flatnonzero(wrong)[0])
-            raise DemonstrationError(f"{path}: {field}[{at}] is {arrays[field][at]}, which {what}")
-    flat = observations.reshape(len(observations), -1)
-    if observations.dtype.kind == "f" and not np.isfinite(flat).all():
-        at = int(np.flatnonzero(~np.isfinite(flat).all(axis=1))[0])
-        raise DemonstrationError(f"{path}: observations[{at}] holds values that are not finite")
-
-
-def _check_optional(path: object, arrays: dict[str, np.ndarray]) -> None:
-    for field, kinds, rank, expected in (
-        ("env", "U", 0, "a string"),
-        ("lives", "iu", 1, "a list of integers"),
-        ("frame_skip", "iu", 0, "an integer"),
-        ("action_meaning", "iu", 1, "a list of integers"),
-        ("num_actions", "iu", 0, "an integer"),
-    ):
-        value = arrays.get(field)
-        if value is not None and (value.dtype.kind not in kinds or value.ndim != rank):
-            raise DemonstrationError(
-                f"{path}: {field} is {value.dtype}{list(value.shape)}, but must be {expected}"
-            )
+    if both.any():
+        at = int(np.flatnonzero(both)[0])
+        raise DemonstrationError(f"{path}: truncated[{at}] is set, and terminated too")
 
 
 def _num_actions(path: object, arrays: dict[str, np.ndarray]) -> int:
@@ -206,9 +153,7 @@ def _action_meaning(
     path: object, arrays: dict[str, np.ndarray], meaning: tuple[int, ...]
 ) -> tuple[int, ...]:
     """What the file's actions mean, numbers among the 18."""
-    own = tuple(int(number) for number in arrays.get("action_meaning", meaning))
-    if not all(0 <= number < len(atari_actions.NAMES) for number in own):
-        raise DemonstrationError(f"{path}: action_meaning is {list(own)}, but must lie in 0 .. 17")
+    own = tuple(arrays.get("action_meaning", np.array(meaning)).tolist())
     if arrays["actions"].max() >= len(own):
         at = int(arrays["actions"].argmax())
         raise DemonstrationError(
@@ -229,11 +174,6 @@ def _takes(path: object, arrays: dict[str, np.ndarray], builder: Builder) -> Ite
         raise DemonstrationError(
             f"{path}: there are {len(observations)} observations for {T} actions in {len(ends)} "
             f"episodes; {T + len(ends)} or {T} are needed"
-        )
-    if lives is not None and lives.shape != (len(observations),):
-        raise DemonstrationError(
-            f"{path}: lives is {list(lives.shape)}, but must be [{len(observations)}] like the "
-            "observations"
         )
     builder.counts["frames told of"] += len(observations)
     extra = int(len(observations) > T)

@@ -7,49 +7,51 @@ a game is over is seen from the next line's episode alone; the trial's last epis
 may go on in another trial.
 """
 
+import bz2
 import tarfile
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.importing import actions, games, screens, takes
-from bqfd_jax.demos.importing.build import SKIP, Builder, Imported, Wanted
+from bqfd_jax.demos.importing.build import Builder, Imported, Wanted
+from bqfd_jax.demos.schema import DemonstrationError
+from bqfd_jax.files import read_bytes
+from bqfd_jax.limits import BoundedReader
 
 _FIELDS = ("frame_id", "episode_id", "score", "duration(ms)", "unclipped_reward", "action")
 _HEADER = (*_FIELDS, "gaze_positions")
 _PICTURES = ".tar.bz2"
 # Screens take a few kilobytes; whatever is larger is none.
-_MAX_PICTURE = 1 << 20
+_MAX_PICTURE = 2**18
+# That an archive may hold beside those of its table.
+_MORE_PICTURES = 1_000
+
+
+# A file, on the disk or in a zip.
+_Place = Path | zipfile.Path
 
 
 class _Trial(NamedTuple):
     name: str  # the files' stem
-    where: str  # of its table, for errors
-    table: Callable[[], bytes]
-    pictures: Callable[[], dict[str, bytes]]  # frame's name -> PNG
+    table: _Place
+    pictures: _Place  # an archive, or a folder of PNGs
 
 
 def read_atari_head(path: Path, wanted: Wanted) -> Imported:
-    """Reads trials of one game.
+    """Reads trials of one game: a zip, a folder with what was in it, a `.txt` or `.tar.bz2`.
 
-    Args:
-      path: a game's zip, a folder with what was in it, or one trial's `.txt` or `.tar.bz2`.
-      wanted: what is asked for.
-        `game`: which one; needed if neither file nor folder is called like a game.
-        `only`: trials to use, by their number or their whole name; all unless given.
+    The game is needed if neither file nor folder is called like one.  Trials are called by their
+    number or their whole name.
     """
     trials = _find_trials(path)
     folders = (path.name.split(".")[0], path.parent.name, path.parent.parent.name)
     game = games.choose_game(wanted.game, folders, str(path))
-    meaning = actions.action_set(game)
-    builder = Builder(actions.by_meaning(meaning), skip=SKIP, max_steps=wanted.max_steps)
-    used, remarks = [], []
+    builder = Builder(game, max_steps=wanted.max_steps)
+    used = []
     for trial in trials:
         if wanted.only and not {trial.name, trial.name.split("_")[0]} & set(wanted.only):
             continue
@@ -59,29 +61,27 @@ def read_atari_head(path: Path, wanted: Wanted) -> Imported:
         lines, begins_at = _read_table(trial)
         if begins_at:
             builder.counts["trials that go on with a saved game"] += 1
-            remarks.append(f"{trial.name} goes on with a saved game, at {begins_at} points")
+            builder.remarks.append(f"{trial.name} goes on with a saved game, at {begins_at} points")
         _add_trial(builder, trial, lines)
         used.append(trial.name)
     if not used:
         listed = ", ".join(trial.name for trial in trials) or "none"
         raise DemonstrationError(f"{path} has no such trial ({listed})")
     return builder.finish(
-        game=game,
-        num_actions=len(meaning),
         name=wanted.name or path.name.split(".")[0],
         source={"from": "Atari-HEAD", "file": path.name, "trials": used},
         nothing=f"{path}: no frames of {game} could be used",
-        action_meaning=meaning,
-        remarks=remarks,
     )
 
 
 def _add_trial(builder: Builder, trial: _Trial, lines: list[takes.Line]) -> None:
-    pictures = trial.pictures()
+    names = {line.name for line in lines}
+    pictures, unused = _read_pictures(trial.pictures, names)
     builder.counts["frames told of"] += len(lines)
+    builder.counts["pictures that no line tells of"] += unused
 
     def screen(name: str) -> np.ndarray:
-        return screens.decode_screen(pictures[name], f"{trial.where}: {name}.png")
+        return screens.decode_screen(pictures[name], f"{trial.pictures}: {name}.png")
 
     for take in takes.split_lines(lines, screen, pictures.__contains__, builder.counts):
         builder.add(take)
@@ -92,7 +92,7 @@ def _add_trial(builder: Builder, trial: _Trial, lines: list[takes.Line]) -> None
 
 def _read_table(trial: _Trial) -> tuple[list[takes.Line], int]:
     """Its lines, and the score that the trial began with."""
-    table = takes.Table(trial.table(), trial.where)
+    table = takes.Table(trial.table)
     table.check_header(1, _HEADER)
     found: list[tuple[takes.Line, int | None]] = []
     begins_at, previous = 0, None
@@ -147,12 +147,21 @@ def _find_trials(path: Path) -> list[_Trial]:
     if not path.exists():
         raise DemonstrationError(f"there is no file or folder {path}")
     if path.is_dir():
-        trials = list(_trials_in_folder(path))
+        trials = _trials_of(sorted(path.rglob("*.txt")))
     elif path.suffix == ".zip":
-        trials = list(_trials_in_zip(path))
+        try:
+            archive = zipfile.ZipFile(path)
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise DemonstrationError(f"{path} is damaged or no zip file: {error}") from error
+        texts = sorted(name for name in archive.namelist() if name.endswith(".txt"))
+        trials = _trials_of([zipfile.Path(archive, name) for name in texts])
     elif path.name.endswith((".txt", _PICTURES)):
-        stem = path.name.removesuffix(".txt").removesuffix(_PICTURES)
-        trials = [_trial_of_files(path.with_name(f"{stem}.txt"), stem)]
+        table = path.with_name(path.name.removesuffix(".txt").removesuffix(_PICTURES) + ".txt")
+        trials = _trials_of([table])
+        if not trials:
+            raise DemonstrationError(
+                f"{table} or its {_PICTURES} is missing: a trial is a .txt and a {_PICTURES}"
+            )
     else:
         raise DemonstrationError(
             f"{path} is neither a game's .zip nor a folder nor a trial's .txt or {_PICTURES}"
@@ -167,82 +176,50 @@ def _trial_order(trial: _Trial) -> tuple[int, str]:
     return (int(number) if number.isdecimal() else 0, trial.name)
 
 
-def _trials_in_folder(folder: Path) -> Iterator[_Trial]:
-    for table in sorted(folder.rglob("*.txt")):
+def _trials_of(tables: Sequence[_Place]) -> list[_Trial]:
+    """Tables that exist and have pictures beside them; other texts lie about too."""
+    trials = []
+    for table in tables:
         stem = table.name.removesuffix(".txt")
-        # Other texts lie about too.
-        if table.with_name(stem + _PICTURES).exists() or table.with_name(stem).is_dir():
-            yield _trial_of_files(table, stem)
+        for pictures in (table.parent / stem, table.parent / (stem + _PICTURES)):
+            if table.is_file() and pictures.exists():
+                trials.append(_Trial(stem, table, pictures))
+                break
+    return trials
 
 
-def _trial_of_files(table: Path, stem: str) -> _Trial:
-    archive, folder = table.with_name(stem + _PICTURES), table.with_name(stem)
-    for file in (table, folder if folder.is_dir() else archive):
-        if not file.exists():
-            raise DemonstrationError(f"{file} is missing: a trial is a .txt and a {_PICTURES}")
-
-    def pictures() -> dict[str, bytes]:
-        if folder.is_dir():
-            return {file.stem: file.read_bytes() for file in folder.glob("*.png")}
-        with archive.open("rb") as stream:
-            return _read_archive(stream, str(archive))
-
-    return _Trial(stem, str(table), table.read_bytes, pictures)
-
-
-def _trials_in_zip(path: Path) -> Iterator[_Trial]:
+def _read_pictures(place: _Place, names: set[str]) -> tuple[dict[str, bytes], int]:
+    """The pictures of some names as they lie there, and how many there are of others."""
+    if place.is_dir():
+        there = {file.name.removesuffix(".png"): file for file in place.iterdir()}
+        found = {
+            name: read_bytes(there[name], most=_MAX_PICTURE, error=DemonstrationError)
+            for name in names & set(there)
+        }
+        return found, len(set(there) - names)
+    found, unused = {}, 0
+    most = (len(names) + _MORE_PICTURES) * _MAX_PICTURE
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = set(archive.namelist())
-    except (OSError, zipfile.BadZipFile) as error:
-        raise DemonstrationError(f"{path} is damaged or no zip file: {error}") from error
-
-    def read(member: str) -> bytes:
-        with _zip_errors(f"{path}: {member}"), zipfile.ZipFile(path) as archive:
-            return archive.read(member)
-
-    def pictures(member: str) -> dict[str, bytes]:
-        where = f"{path}: {member}"
-        with (
-            _zip_errors(where),
-            zipfile.ZipFile(path) as archive,
-            archive.open(member) as stream,
-        ):
-            return _read_archive(stream, where)
-
-    for member in sorted(names):
-        stem = member.removesuffix(".txt")
-        if member.endswith(".txt") and stem + _PICTURES in names:
-            yield _Trial(
-                PurePosixPath(stem).name,
-                f"{path}: {member}",
-                lambda member=member: read(member),
-                lambda member=stem + _PICTURES: pictures(member),
-            )
-
-
-@contextmanager
-def _zip_errors(where: str) -> Iterator[None]:
-    try:
-        yield
-    # What damaged or encrypted members make zipfile raise.
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
-        raise DemonstrationError(f"{where} is damaged: {error}") from error
-
-
-def _read_archive(stream: IO[bytes], where: str) -> dict[str, bytes]:
-    """All pictures of an archive, as they lie there; nothing is written to the disk."""
-    found = {}
-    try:
-        with tarfile.open(fileobj=stream, mode="r|bz2") as archive:
-            for member in archive:
-                name = PurePosixPath(member.name)
-                # Only regular files, by their last name: paths and links mean nothing here.
-                if not member.isfile() or name.suffix != ".png" or member.size > _MAX_PICTURE:
-                    continue
-                found[name.stem] = archive.extractfile(member).read()
-    except (OSError, EOFError, tarfile.TarError, ValueError) as error:
-        raise DemonstrationError(f"{where} is damaged: {error}") from error
-    if not found:
-        raise DemonstrationError(f"{where} holds no picture")
-    return found
+        with place.open("rb") as stream, bz2.open(stream) as unpacked:
+            too_much = DemonstrationError(f"{place} holds more than {most:,} bytes")
+            bounded = BoundedReader(unpacked, most, too_much)
+            with tarfile.open(fileobj=bounded, mode="r|") as archive:
+                for member in archive:
+                    name = PurePosixPath(member.name)
+                    # Only regular files, by their last name: paths and links mean nothing here.
+                    if not member.isfile() or name.suffix != ".png":
+                        continue
+                    if member.size > _MAX_PICTURE:
+                        raise DemonstrationError(f"{place}: {name} is larger than any screen")
+                    if name.stem in names:
+                        found[name.stem] = archive.extractfile(member).read()
+                    else:
+                        unused += 1
+    except DemonstrationError:
+        raise
+    # Whatever damaged contents make the libraries raise.
+    except Exception as error:
+        raise DemonstrationError(f"{place} is damaged: {error}") from error
+    if not found and not unused:
+        raise DemonstrationError(f"{place} holds no picture")
+    return found, unused

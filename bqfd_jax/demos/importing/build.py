@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.frames import FrameDemonstration
-from bqfd_jax.demos.importing import screens
-from bqfd_jax.demos.importing.actions import ActionMap
+from bqfd_jax.demos.importing import actions, screens
 from bqfd_jax.demos.importing.takes import Take
+from bqfd_jax.demos.schema import DemonstrationError
 from bqfd_jax.envs.atari import EMULATOR
 
 # Emulator frames of one agent step.
@@ -18,13 +17,13 @@ SKIP = EMULATOR["frame_skip"]
 
 
 class Wanted(NamedTuple):
-    """What is asked of whoever reads a layout; see `importing.read`."""
+    """What is asked of whoever reads a layout."""
 
-    game: str | None = None
-    only: Sequence[str] = ()
-    max_steps: int = 0
-    name: str = ""
-    tell: Callable[[str], None] = lambda progress: None
+    game: str | None = None  # or environment; needed if the files do not tell
+    only: Sequence[str] = ()  # trials, recordings or episodes, by their numbers; all unless given
+    max_steps: int = 0  # agent steps after which no more is read; 0: all
+    name: str = ""  # of the demonstration; made of the file's name unless given
+    tell: Callable[[str], None] = lambda progress: None  # called with what is being read
 
 
 class Imported(NamedTuple):
@@ -51,14 +50,31 @@ class Builder:
     of screens are the maximum of the step's last two frames, 84 x 84; all else stays as it is.
 
     Args:
-      actions: what the source's actions are in the environment.
+      game: the environment's name.
+      source_actions: of an Atari game, what the source's actions mean, numbers among the 18.
+      num_actions: of any other environment, whose actions are counted as the source does.
       skip: frames of the source per agent step.
       max_steps: agent steps after which no more is taken; 0: all.
     """
 
-    def __init__(self, actions: ActionMap, *, skip: int = 1, max_steps: int = 0):
+    def __init__(
+        self,
+        game: str,
+        source_actions: Sequence[int] = range(len(actions.NAMES)),
+        *,
+        num_actions: int | None = None,
+        skip: int = SKIP,
+        max_steps: int = 0,
+    ):
         self.counts: Counter[str] = Counter()
-        self._actions, self._skip, self._max_steps = actions, skip, max_steps
+        self.remarks: list[str] = []  # what else should be known
+        self._game, self._skip, self._max_steps = game, skip, max_steps
+        self._meaning = None if num_actions else actions.action_set(game)
+        if self._meaning is None:
+            self._actions, self._num_actions = actions.same_actions(num_actions), num_actions
+        else:
+            self._actions = actions.by_meaning(self._meaning, source_actions)
+            self._num_actions = len(self._meaning)
         self._episodes: list[_Episode] = []
         self._num_steps = 0
 
@@ -72,40 +88,20 @@ class Builder:
         if self.is_full:
             return
         steps = self._count_steps(take)
-        actions = [self._action(take.actions[k * self._skip :][: self._skip]) for k in range(steps)]
+        chosen = [self._action(take.actions[k * self._skip :][: self._skip]) for k in range(steps)]
         begin = 0
         while begin < steps:
-            if actions[begin] is None:
+            if chosen[begin] is None:
                 begin += 1
                 continue
             end = begin
-            while end < steps and actions[end] is not None:
+            while end < steps and chosen[end] is not None:
                 end += 1
-            self._add_episode(take, actions, begin, end, steps)
+            self._add_episode(take, chosen, begin, end, steps)
             begin = end + 1
 
-    def finish(
-        self,
-        *,
-        game: str,
-        num_actions: int,
-        name: str,
-        source: dict[str, Any],
-        nothing: str,
-        action_meaning: tuple[int, ...] | None = None,
-        remarks: Sequence[str] = (),
-    ) -> Imported:
-        """The demonstration.
-
-        Args:
-          game: the environment's name.
-          num_actions: of the environment.
-          name: of the demonstration.
-          source: where it came from, for `origin`.
-          nothing: what to say if there is no step at all.
-          action_meaning: see `FrameDemonstration`.
-          remarks: what else should be known.
-        """
+    def finish(self, *, name: str, source: dict[str, Any], nothing: str) -> Imported:
+        """The demonstration, with where it came from; `nothing` is said if it would be empty."""
         episodes = self._episodes
         if not episodes:
             told = ", ".join(f"{count} {what}" for what, count in self.counts.items())
@@ -113,26 +109,26 @@ class Builder:
         lives = None
         if all(episode.lives is not None for episode in episodes):
             lives = np.concatenate([episode.lives for episode in episodes]).astype(np.int32)
-        elif action_meaning is not None:
-            remarks = [*remarks, "lives are not told: a lost life does not end what is learnt from"]
+        elif self._meaning is not None:
+            self.remarks.append("lives are not told: a lost life does not end what is learnt from")
         self.counts["steps"] = self._num_steps
         self.counts["episodes that ended"] = sum(episode.terminated for episode in episodes)
         self.counts["episodes that were cut"] = sum(not episode.terminated for episode in episodes)
         counts = {what: int(count) for what, count in self.counts.items() if count}
         demonstration = FrameDemonstration(
-            game=game,
+            game=self._game,
             frames=_stack([frame for episode in episodes for frame in episode.frames]),
             actions=np.concatenate([episode.actions for episode in episodes]).astype(np.int32),
             rewards=np.concatenate([episode.rewards for episode in episodes]).astype(np.float32),
             episode_lengths=np.array([len(episode.actions) for episode in episodes], np.int32),
             terminated=tuple(episode.terminated for episode in episodes),
-            num_actions=num_actions,
+            num_actions=self._num_actions,
             lives=lives,
-            action_meaning=action_meaning,
+            action_meaning=self._meaning,
             name=name,
-            origin=source | {"counts": counts, "remarks": list(remarks)},
+            origin=source | {"counts": counts, "remarks": self.remarks},
         )
-        return Imported(demonstration, counts, tuple(remarks))
+        return Imported(demonstration, counts, tuple(self.remarks))
 
     def _count_steps(self, take: Take) -> int:
         """How many steps a take has; the last may be short only if the game ended in it."""
@@ -158,9 +154,7 @@ class Builder:
             self.counts["steps left out because of their action"] += 1
         return chosen
 
-    def _add_episode(
-        self, take: Take, actions: list[int], begin: int, end: int, steps: int
-    ) -> None:
+    def _add_episode(self, take: Take, chosen: list[int], begin: int, end: int, steps: int) -> None:
         """Steps `begin` to `end` of a take's as an episode of their own."""
         if self._max_steps and end - begin > self._max_steps - self._num_steps:
             end = begin + self._max_steps - self._num_steps
@@ -171,7 +165,7 @@ class Builder:
         self._episodes.append(
             _Episode(
                 frames=[self._observation(take, index) for index in at],
-                actions=actions[begin:end],
+                actions=chosen[begin:end],
                 rewards=[
                     float(sum(take.rewards[step * self._skip :][: self._skip]))
                     for step in range(begin, end)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from bqfd_jax.demos.errors import DemonstrationError
+from bqfd_jax.demos.schema import DemonstrationError
 from bqfd_jax.envs import atari
 
 # The Atari Grand Challenge has short names for two.

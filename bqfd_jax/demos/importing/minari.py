@@ -6,7 +6,7 @@ truncations.  Atari observations are whole RGB screens every 4 emulator frames, 
 they were written without; the frame before each is not there, so no maximum of two is taken.
 """
 
-import json
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,69 +14,75 @@ from typing import Any
 
 import numpy as np
 
-from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.importing import actions, games, screens
 from bqfd_jax.demos.importing.arrays import check_atari_frames, frames_per_step
 from bqfd_jax.demos.importing.build import SKIP, Builder, Imported, Wanted
 from bqfd_jax.demos.importing.takes import Take
+from bqfd_jax.demos.schema import (
+    MAX_ACTIONS,
+    MAX_LIVES,
+    MAX_REWARD,
+    DemonstrationError,
+    check_array,
+    check_fields,
+)
+from bqfd_jax.files import parse_json, read_json
+from bqfd_jax.limits import check_size
 
-_FIELDS = ("observations", "actions", "rewards", "terminations", "truncations")
+# Type, least and largest value of what every step has.
+_STEPS = {
+    "actions": ("iu", 0, MAX_ACTIONS - 1),
+    "rewards": ("iuf", -MAX_REWARD, MAX_REWARD),
+    "terminations": ("biu", 0, 1),
+    "truncations": ("biu", 0, 1),
+}
+_MAX_EPISODES = 100_000
+_MAX_ATTRIBUTES = 100
 
 
 def read_minari(path: Path, wanted: Wanted) -> Imported:
-    """Reads a dataset with discrete actions.
-
-    Args:
-      path: a dataset's folder, its `data` folder, or the `.hdf5` file.
-      wanted: what is asked for.
-        `game`: the environment; needed if the dataset does not tell.
-        `only`: episodes to use, by their number; all unless given.
-    """
+    """Reads a dataset with discrete actions: its folder, its `data` folder, or the `.hdf5`."""
     file_path = _find_file(path)
     h5py = _h5py()
     try:
-        file = h5py.File(file_path, "r")
-    except OSError as error:
-        raise DemonstrationError(f"{file_path} is damaged or no HDF5 file: {error}") from error
-    try:
-        with file:
-            metadata = _metadata(file_path, file)
-            named, frame_skip = _environment(file_path, metadata, wanted.game)
-            env, is_atari = games.environment(named)
-            groups = _episodes(file_path, file, wanted.only)
-            num_actions = _num_actions(file_path, metadata, groups)
-            remarks: list[str] = []
-            if is_atari:
-                meaning = actions.action_set(env)
-                own = _action_meaning(file_path, num_actions, meaning)
-                skip = frames_per_step(frame_skip, f"{file_path}: frameskip")
-                mapped = actions.by_meaning(meaning, source=own)
-                num_actions = len(meaning)
-                if skip == 1:
-                    remarks.append("observations are single screens, not the maximum of two")
-            else:
-                meaning, skip, mapped = None, 1, actions.same_actions(num_actions)
-            builder = Builder(mapped, skip=skip, max_steps=wanted.max_steps)
-            for group in groups:
-                if builder.is_full:
-                    break
-                wanted.tell(group.name.lstrip("/"))
-                take = _take(f"{file_path}: {group.name.lstrip('/')}", group, is_atari)
-                builder.counts["frames told of"] += take.num_frames
-                builder.add(take)
-            dataset = str(metadata.get("dataset_id", file_path.name))
-            return builder.finish(
-                game=env,
-                num_actions=num_actions,
-                name=wanted.name or dataset.replace("/", "-"),
-                source={"from": "Minari", "file": path.name, "dataset": dataset},
-                nothing=f"{file_path}: no step could be used",
-                action_meaning=meaning,
-                remarks=remarks,
-            )
-    # All that h5py raises for contents that are damaged or of another kind than they should be.
-    except (OSError, KeyError, RuntimeError, TypeError, AttributeError) as error:
-        raise DemonstrationError(f"{file_path} is damaged or of another layout: {error}") from error
+        with h5py.File(file_path, "r") as file:
+            return _read_file(file_path, file, wanted)
+    except DemonstrationError:
+        raise
+    # Whatever contents that are damaged or of another layout make h5py raise.
+    except Exception as error:
+        raise DemonstrationError(
+            f"{file_path} is damaged or no HDF5 file of this layout: {error}"
+        ) from error
+
+
+def _read_file(path: Path, file: Any, wanted: Wanted) -> Imported:
+    metadata = _metadata(path, file)
+    named, frame_skip = _environment(path, metadata, wanted.game)
+    env, is_atari = games.environment(named)
+    episodes = _episodes(path, file, wanted.only)
+    num_actions = _num_actions(path, metadata, episodes)
+    if is_atari:
+        own = _action_meaning(path, num_actions, actions.action_set(env))
+        skip = frames_per_step(frame_skip, f"{path}: frameskip")
+        builder = Builder(env, own, skip=skip, max_steps=wanted.max_steps)
+        if skip == 1:
+            builder.remarks.append("observations are single screens, not the maximum of two")
+    else:
+        builder = Builder(env, num_actions=num_actions, skip=1, max_steps=wanted.max_steps)
+    for name, episode in episodes.items():
+        if builder.is_full:
+            break
+        wanted.tell(name)
+        take = _take(f"{path}: {name}", episode, is_atari)
+        builder.counts["frames told of"] += take.num_frames
+        builder.add(take)
+    dataset = str(metadata.get("dataset_id", path.name))
+    return builder.finish(
+        name=wanted.name or dataset.replace("/", "-"),
+        source={"from": "Minari", "file": path.name, "dataset": dataset},
+        nothing=f"{path}: no step could be used",
+    )
 
 
 def _find_file(path: Path) -> Path:
@@ -88,80 +94,114 @@ def _find_file(path: Path) -> Path:
 
 def _metadata(path: Path, file: Any) -> dict[str, Any]:
     """Of the file beside it, or, in older datasets, of the file itself."""
-    found = {
-        key: value.decode() if isinstance(value, bytes) else value
-        for key, value in file.attrs.items()
-    }
+    # Damage can make an endless list of them.
+    names = list(itertools.islice(file.attrs, _MAX_ATTRIBUTES))
+    found = {name: file.attrs[name] for name in names}
     beside = path.with_name("metadata.json")
     if beside.is_file():
-        try:
-            found |= json.loads(beside.read_text())
-        except (ValueError, TypeError) as error:
-            raise DemonstrationError(f"{beside} is no JSON object: {error}") from error
-    return found
+        told = read_json(beside, error=DemonstrationError)
+        if not isinstance(told, dict):
+            raise DemonstrationError(f"{beside} is no JSON object")
+        found |= told
+    return {
+        name: value.decode() if isinstance(value, bytes) else value for name, value in found.items()
+    }
 
 
 def _nested(path: Path, metadata: dict[str, Any], field: str) -> dict[str, Any]:
     """A field that holds JSON as text."""
     value = metadata.get(field) or "{}"
-    try:
-        parsed = json.loads(value) if isinstance(value, str) else value
-    except ValueError as error:
-        raise DemonstrationError(f"{path}: the metadata's {field} is no JSON: {error}") from error
-    return parsed if isinstance(parsed, dict) else {}
+    if isinstance(value, str):
+        where = f"{path}: the metadata's {field}"
+        value = parse_json(value, where, error=DemonstrationError)
+    return value if isinstance(value, dict) else {}
 
 
 def _environment(path: Path, metadata: dict[str, Any], game: str | None) -> tuple[str, int]:
     """Its name, and the emulator frames between two observations."""
-    spec = _nested(path, metadata, "env_spec")
-    named = spec.get("id") or game
+    spec = {"id": None, "kwargs": None} | _nested(path, metadata, "env_spec")
+    check_fields(spec, id=(str, None), kwargs=(dict, None))
+    named = spec["id"] or game
     if named is None:
         raise DemonstrationError(f"{path} does not tell its environment; give it (game)")
-    games.check_same(path, spec.get("id"), game)
-    frame_skip = (spec.get("kwargs") or {}).get("frameskip", SKIP)
-    if not isinstance(frame_skip, int):
+    games.check_same(path, spec["id"], game)
+    frame_skip = (spec["kwargs"] or {}).get("frameskip", SKIP)
+    if type(frame_skip) is not int:
         raise DemonstrationError(f"{path}: frameskip is {frame_skip}, but must be one number")
     return named, frame_skip
 
 
-def _episodes(path: Path, file: Any, only: Sequence[str]) -> list[Any]:
+def _episodes(path: Path, file: Any, only: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Name -> field -> dataset, of the episodes that are wanted."""
+    names = list(itertools.islice(file, _MAX_EPISODES))
     numbered = {
-        int(match[1]): file[key] for key in file if (match := re.fullmatch(r"episode_(\d+)", key))
+        int(match[1]): name for name in names if (match := re.fullmatch(r"episode_(\d{1,9})", name))
     }
     chosen = [numbered[n] for n in sorted(numbered) if not only or str(n) in only]
     if not chosen:
         raise DemonstrationError(f"{path} has no such episode; it has {len(numbered)} in all")
-    for group in chosen:
-        missing = [field for field in _FIELDS if field not in group]
+    found = {}
+    for name in chosen:
+        group = _own(f"{path}: {name}", file, name)
+        missing = [field for field in ("observations", *_STEPS) if field not in group]
         if missing:
-            raise DemonstrationError(f"{path}: {group.name[1:]} has no {', '.join(missing)}")
-    return chosen
+            raise DemonstrationError(f"{path}: {name} has no {', '.join(missing)}")
+        found[name] = {
+            field: _dataset(f"{path}: {name}/{field}", group, field)
+            for field in ("observations", *_STEPS)
+        }
+        if "infos" in group and "lives" in (infos := _own(f"{path}: {name}/infos", group, "infos")):
+            found[name]["lives"] = _dataset(f"{path}: {name}/infos/lives", infos, "lives")
+    size = sum(data.size * data.dtype.itemsize for each in found.values() for data in each.values())
+    check_size(path, size, error=DemonstrationError)
+    return found
 
 
-def _num_actions(path: Path, metadata: dict[str, Any], groups: list[Any]) -> int:
-    space = _nested(path, metadata, "action_space")
-    if space.get("type", "Discrete") != "Discrete" or space.get("start", 0) != 0:
+def _own(where: str, group: Any, name: str) -> Any:
+    """What lies in the file itself; links could lead to any other file of this machine."""
+    if not isinstance(group.get(name, getlink=True), _h5py().HardLink):
+        raise DemonstrationError(f"{where} is a link, which may lead out of the file")
+    return group[name]
+
+
+def _dataset(where: str, group: Any, name: str) -> Any:
+    found = _own(where, group, name)
+    if not hasattr(found, "dtype") or found.shape is None:
+        raise DemonstrationError(f"{where} is a group; only plain arrays can be used")
+    if found.external or found.is_virtual:
+        raise DemonstrationError(f"{where} keeps its data in another file")
+    if found.size and not found.id.get_storage_size():
+        raise DemonstrationError(f"{where} was never written")
+    return found
+
+
+def _num_actions(path: Path, metadata: dict[str, Any], episodes: dict[str, dict[str, Any]]) -> int:
+    space = {"type": "Discrete", "start": 0, "n": None} | _nested(path, metadata, "action_space")
+    if space["type"] != "Discrete" or space["start"] != 0:
         raise DemonstrationError(
-            f"{path}: actions are of a {space.get('type')} space; only Discrete ones from 0 on can "
+            f"{path}: actions are of a {space['type']} space; only Discrete ones from 0 on can "
             "be learnt from here"
         )
     most = 0
-    for group in groups:
-        values = group["actions"]
-        if not hasattr(values, "dtype") or values.dtype.kind not in "iu" or values.ndim != 1:
-            raise DemonstrationError(
-                f"{path}: {group.name[1:]}/actions are no whole numbers; only discrete actions can "
-                "be learnt from"
-            )
-        if not len(values):
-            raise DemonstrationError(f"{path}: {group.name[1:]}/actions is empty")
-        most = max(most, int(values[()].max()) + 1)
-    num_actions = int(space.get("n", most))
-    if most > num_actions:
+    for name, episode in episodes.items():
+        if not episode["actions"].size:
+            raise DemonstrationError(f"{path}: {name}/actions is empty")
+        most = max(most, int(_steps(f"{path}: {name}", episode, "actions").max()) + 1)
+    check_fields(space, n=(int, None))
+    num_actions = most if space["n"] is None else space["n"]
+    if not most <= num_actions <= MAX_ACTIONS:
         raise DemonstrationError(
-            f"{path}: action {most - 1} is used, but action_space has only {num_actions}"
+            f"{path}: action {most - 1} is used, but action_space says there are {num_actions}"
         )
     return num_actions
+
+
+def _steps(where: str, episode: dict[str, Any], field: str) -> np.ndarray:
+    """One value per action, checked."""
+    kinds, low, high = _STEPS[field]
+    values = episode[field][()]
+    check_array(f"{where}/{field}", values, kinds, (episode["actions"].size,), low=low, high=high)
+    return values
 
 
 def _action_meaning(path: Path, num_actions: int, meaning: tuple[int, ...]) -> Sequence[int]:
@@ -173,41 +213,27 @@ def _action_meaning(path: Path, num_actions: int, meaning: tuple[int, ...]) -> S
     raise DemonstrationError(f"{path}: there are {num_actions} actions, but a console has 18")
 
 
-def _take(where: str, group: Any, is_atari: bool) -> Take:
-    observations, T = group["observations"], len(group["actions"])
-    if not hasattr(observations, "dtype"):
-        raise DemonstrationError(f"{where}/observations is a group; only plain arrays can be used")
-    for field, expected in (
-        ("observations", T + 1),
-        ("rewards", T),
-        ("terminations", T),
-        ("truncations", T),
-    ):
-        if len(group[field]) != expected:
-            raise DemonstrationError(
-                f"{where}/{field} has {len(group[field])} entries, but {T} actions need {expected}"
-            )
-    rewards = group["rewards"][()].reshape(T).astype(np.float64)
-    if not np.isfinite(rewards).all():
-        at = int(np.flatnonzero(~np.isfinite(rewards))[0])
-        raise DemonstrationError(f"{where}/rewards[{at}] is {rewards[at]}, which is not finite")
+def _take(where: str, episode: dict[str, Any], is_atari: bool) -> Take:
+    steps = {field: _steps(where, episode, field) for field in _STEPS}
+    T, observations, lives = len(steps["actions"]), episode["observations"], episode.get("lives")
+    if not observations.ndim or len(observations) != T + 1:
+        raise DemonstrationError(
+            f"{where}/observations is {list(observations.shape)}, but {T} actions need {T + 1}"
+        )
     for field in ("terminations", "truncations"):
-        ends = group[field][()].reshape(T) != 0
-        if ends[:-1].any():
-            at = int(np.flatnonzero(ends)[0])
+        if steps[field][:-1].any():
+            at = int(np.flatnonzero(steps[field])[0])
             raise DemonstrationError(f"{where}/{field}[{at}] is set, but the episode goes on")
-    terminations = group["terminations"][()].reshape(T) != 0
-    acts = group["actions"][()]
-    if acts.min() < 0:
-        at = int(acts.argmin())
-        raise DemonstrationError(f"{where}/actions[{at}] is {acts[at]}, which is negative")
+    if lives is not None:
+        lives = lives[()]
+        check_array(f"{where}/infos/lives", lives, "iu", (T + 1,), low=0, high=MAX_LIVES)
     return Take(
         frame=_reader(where, observations, is_atari),
         num_frames=T + 1,
-        actions=acts.tolist(),
-        rewards=rewards.tolist(),
-        terminated=bool(terminations[-1]),
-        lives=_lives(group, T + 1),
+        actions=steps["actions"].tolist(),
+        rewards=steps["rewards"].tolist(),
+        terminated=bool(steps["terminations"][-1]),
+        lives=None if lives is None else lives.tolist(),
     )
 
 
@@ -232,14 +258,6 @@ def _reader(where: str, observations: Any, is_atari: bool) -> Any:
         return screens.to_grey(value) if is_atari else value
 
     return read
-
-
-def _lives(group: Any, expected: int) -> list[int] | None:
-    infos = group.get("infos")
-    values = infos.get("lives") if hasattr(infos, "get") else None
-    if values is None or getattr(values, "shape", None) != (expected,):
-        return None
-    return [int(value) for value in values[()]]
 
 
 def _h5py() -> Any:

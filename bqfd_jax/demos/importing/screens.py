@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bqfd_jax.demos.errors import DemonstrationError
+from bqfd_jax.demos.schema import DemonstrationError
 from bqfd_jax.envs.atari import FRAME_SHAPE
 
 SCREEN_SHAPE = (210, 160)
@@ -44,17 +44,20 @@ def _area_weights(old: int, new: int) -> np.ndarray:
 
 def decode_screen(data: bytes, where: str) -> np.ndarray:
     """A picture file's grey screen; `where` names it in errors."""
-    image = _pillow()
     try:
-        with image.open(io.BytesIO(data)) as picture:
+        # Pillow has readers of other formats that start programs.
+        with _pillow().open(io.BytesIO(data), formats=("PNG", "JPEG")) as picture:
+            width, height = picture.size
+            if (height, width) != SCREEN_SHAPE:
+                raise DemonstrationError(
+                    f"{where} is {height} x {width}, but screens are 210 x 160"
+                )
             screen = np.asarray(picture if picture.mode == "L" else picture.convert("RGB"))
-    # All that damaged pictures make Pillow raise; one is called a bomb.
-    except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as error:
+    except (DemonstrationError, ImportError):
+        raise
+    # Whatever damaged pictures make Pillow raise.
+    except Exception as error:
         raise DemonstrationError(f"{where} is no picture that can be read: {error}") from error
-    if screen.shape[:2] != SCREEN_SHAPE:
-        raise DemonstrationError(
-            f"{where} is {screen.shape[0]} x {screen.shape[1]}, but screens are 210 x 160"
-        )
     return to_grey(screen)
 
 

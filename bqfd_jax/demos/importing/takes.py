@@ -1,12 +1,15 @@
 """Runs of frames without a gap, and how the lines of a table become such runs."""
 
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from bqfd_jax.demos.errors import DemonstrationError
+from bqfd_jax.demos.schema import DemonstrationError
+from bqfd_jax.files import read_bytes
 
 
 class Take(NamedTuple):
@@ -36,14 +39,7 @@ def split_lines(
     has_picture: Callable[[str], bool],
     counts: Counter[str],
 ) -> Iterator[Take]:
-    """Cuts a table where something is missing; a gap is never bridged.
-
-    Args:
-      lines: one per frame, in order.
-      pictures: name -> grey screen.
-      has_picture: whether there is one of that name.
-      counts: what is missing is counted here.
-    """
+    """Cuts a table where something is missing, and counts that; a gap is never bridged."""
     run: list[Line] = []
     for line in lines:
         usable = _is_usable(line, has_picture, counts)
@@ -87,14 +83,14 @@ def _take(run: list[Line], pictures: Callable[[str], np.ndarray]) -> Take:
 class Table:
     """Lines of comma-separated text that know where they stand, for errors."""
 
-    def __init__(self, text: bytes, where: str):
-        """Takes a file's content; `where` names it."""
+    def __init__(self, place: Path | zipfile.Path):
+        """Reads a file."""
+        self.where = str(place)
         try:
-            decoded = text.decode("utf-8-sig")
+            text = read_bytes(place, error=DemonstrationError).decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise DemonstrationError(f"{where} is no text: {error}") from error
-        self.where = where
-        self._lines = decoded.splitlines()
+            raise DemonstrationError(f"{self.where} is no text: {error}") from error
+        self._lines = text.splitlines()
 
     def check_header(self, line_number: int, header: Sequence[str]) -> None:
         """Refuses a file whose columns are others."""
@@ -112,10 +108,7 @@ class Table:
     ) -> Iterator[tuple[int, dict[str, str]]]:
         """Number and fields of every line from `first` on; empty ones are passed over.
 
-        Args:
-          first: number of the first line.
-          fields: their names.
-          tail: any number of further values may follow.
+        With a `tail` any number of further values may follow.
         """
         for number, line in enumerate(self._lines[first - 1 :], start=first):
             if not line.strip():

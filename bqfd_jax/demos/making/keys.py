@@ -21,17 +21,10 @@ class Legend(NamedTuple):
 
 
 def action_of(pressed: Sequence[str], action_meaning: Sequence[int]) -> int:
-    """The action that pressed keys stand for.
+    """The action that keys stand for, in `action_meaning`'s order; pressed in the order given.
 
     Keys without a use in the game do nothing.  Where a game cannot do all that is pressed at once,
     keys pressed later count before those pressed earlier.
-
-    Args:
-      pressed: some of `KEYS`, in the order they were pressed.
-      action_meaning: the game's actions, by their numbers among the console's 18.
-
-    Returns:
-      A number in `action_meaning`'s order.
     """
     useful = set().union(*(_KEYS_OF[number] for number in action_meaning))
     wanted: list[str] = []  # newest first

@@ -31,12 +31,7 @@ class Progress(NamedTuple):
 
 
 def settings(game: str, *, skill: float = DEFAULT_SKILL) -> Settings:
-    """What a skill means in a game.
-
-    Args:
-      game: its name; most games have no entry in the table of shapings and need none.
-      skill: 0 (clumsy, little better than random) to 1 (superhuman).
-    """
+    """What a skill from 0 (clumsy, little better than random) to 1 (superhuman) means in a game."""
     checks.within(0, 1, skill=skill)
     table = shaping.of(game)
     return Settings(
@@ -71,12 +66,11 @@ def plan(
 
     Args:
       game: a name as in `envs.atari.games()`.
-      skill: 0 (clumsy) to 1 (superhuman); time grows with it.
+      skill: see `settings`; time grows with it.
       steps: agent steps of all episodes together, at most; the last episode may be cut there.
       seed: of the search.
       episodes: games at most; None plays as many as fit.
-      on_progress: called after every generation; the planner stops when it returns True, and
-        returns what there is by then.
+      on_progress: called after every generation; the planner stops when it returns True.
 
     Returns:
       The demonstration, not yet played back: without a hash of its frames.

@@ -4,16 +4,15 @@ Knows no network and no clock: whoever calls `Session.step` at a steady pace mak
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bqfd_jax import checks
 from bqfd_jax.demos.demonstration import ActionDemonstration
-from bqfd_jax.demos.errors import DemonstrationError
 from bqfd_jax.demos.making.keys import action_of
-from bqfd_jax.demos.playback import frame_hash, play
+from bqfd_jax.demos.schema import DemonstrationError
 from bqfd_jax.envs import ale, atari
 
 STEPS_PER_SECOND = 60 / atari.EMULATOR["frame_skip"]  # as fast as the console
@@ -53,13 +52,7 @@ class Session:
         wanted_steps: int,
         max_episode_steps: int = atari.MAX_EPISODE_STEPS,
     ):
-        """Starts the emulator.
-
-        Args:
-          game: a name as in `envs.atari.games()`.
-          wanted_steps: how many agent steps are asked for; more may be played.
-          max_episode_steps: a game that is not over then is cut off, as in training.
-        """
+        """Starts the emulator; more steps than wanted may be played."""
         checks.at_least(1, wanted_steps=wanted_steps, max_episode_steps=max_episode_steps)
         atari.check_game(game)
         self.game = game
@@ -118,10 +111,7 @@ class Session:
         return self._screens[-1]
 
     def step(self, pressed: Sequence[str]) -> list[np.ndarray]:
-        """Plays one agent step.
-
-        Args:
-          pressed: some of `keys.KEYS`, in the order they were pressed.
+        """Plays one agent step with `keys.KEYS`, in the order they were pressed.
 
         Returns:
           What is to be seen, frame by frame: 4 pictures, fewer where the game ends.
@@ -181,7 +171,7 @@ class Session:
         self.pause(f"A new game. Press a key to begin.{back}")
 
     def demonstration(self, *, name: str = "") -> ActionDemonstration:
-        """All that was played, not checked; see `verified`.
+        """All that was played, not checked; see `demos.verified`.
 
         Raises:
           DemonstrationError: nothing was played yet.
@@ -195,7 +185,8 @@ class Session:
             episode_lengths=np.array([len(game.actions) for game in games], np.int32),
             scores=tuple(game.score for game in games),
             game_over=tuple(game.is_over for game in games),
-            configuration=self._configuration(),
+            configuration=atari.EMULATOR
+            | {"noop_max": 1, "max_episode_steps": self._max_episode_steps},
             action_meaning=self.action_meaning,
             name=name,
             origin={
@@ -205,9 +196,6 @@ class Session:
                 "speeds": sorted(self._speeds),
             },
         )
-
-    def _configuration(self) -> Mapping[str, Any]:
-        return atari.EMULATOR | {"noop_max": 1, "max_episode_steps": self._max_episode_steps}
 
     def _games(self) -> list[_Game]:
         return [*self._finished, self._game]
@@ -254,19 +242,6 @@ class Session:
         )
         for action in again:
             self._advance(action)
-
-
-def verified(demonstration: ActionDemonstration) -> ActionDemonstration:
-    """Plays a demonstration where training does, and notes the frames that came of it.
-
-    Raises:
-      DemonstrationError: something else came of it; the message says what.
-    """
-    return dataclasses.replace(
-        demonstration,
-        frame_hash=frame_hash(play(demonstration, gamma=1.0)),
-        envpool=atari.envpool_version(),
-    )
 
 
 def continues(later: ActionDemonstration, earlier: ActionDemonstration) -> bool:

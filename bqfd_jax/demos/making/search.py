@@ -68,15 +68,10 @@ def plan_game(
     rng: np.random.Generator,
     on_generation: Callable[[Candidate, int], bool] = lambda best, simulated: False,
 ) -> Game:
-    """Plans one episode, from the emulator's reset.
+    """Plans one episode, from the emulator's reset to its end or for so many steps.
 
-    Args:
-      emulator: whose states are kept and restored.
-      how: see `Settings`.
-      shape: what counts beside the score.
-      steps: after which the episode is cut.
-      rng: all chance comes from here.
-      on_generation: told the best candidate and the simulated steps; ends the episode with True.
+    All chance comes from `rng`.  `on_generation` is told the best candidate and the steps that were
+    simulated; it ends the episode by returning True.
     """
     lives = emulator.reset()
     start = Candidate(emulator.save_state(), emulator.ram().copy(), lives)

@@ -28,12 +28,7 @@ class Shaping:
 
 def of(game: str) -> Shaping:
     """A game's entry, or one that adds nothing."""
-    return _TABLE.get(game, Shaping())
-
-
-def games() -> tuple[str, ...]:
-    """Games that have an entry."""
-    return tuple(_TABLE)
+    return TABLE.get(game, Shaping())
 
 
 def _breakout(emulator: Ale) -> float:
@@ -114,7 +109,7 @@ def way(wall: np.ndarray, goal: np.ndarray, start: tuple[int, int]) -> int:
     return 0
 
 
-_TABLE = {
+TABLE = {
     "Breakout": Shaping(
         potential=_breakout, generation_steps=3, change_probability=0.6, rollback_generations=20
     ),
