@@ -19,6 +19,11 @@ import numpy as np
 
 _PIECE_BYTES = 32 * 2**20
 
+# All that bytes which are not as they were can make zipfile raise.
+_UNREADABLE = (
+    OSError, EOFError, KeyError, ValueError, NotImplementedError, zlib.error, zipfile.BadZipFile
+)  # fmt: skip
+
 Description = dict[str, Any]
 
 
@@ -67,10 +72,7 @@ def read_item(path: Path, description: Description, wanted: Mapping[str, Any]) -
             ]
     except FileNotFoundError:
         raise DamagedError(f"{path.name} is missing") from None
-    # All that bytes which are not as they were can make zipfile raise.
-    except (OSError, EOFError, KeyError, ValueError, NotImplementedError, zlib.error) as error:
-        raise DamagedError(f"{path.name} cannot be read: {error}") from error
-    except zipfile.BadZipFile as error:
+    except _UNREADABLE as error:
         raise DamagedError(f"{path.name} is damaged: {error}") from error
 
 
@@ -196,19 +198,15 @@ def _read_leaf(archive: zipfile.ZipFile, number: int, stored: Description, leaf:
         shape, dtype = (*shape, *words.shape), words.dtype
     dtype = jnp.dtype(dtype)
     cuts = _cuts(shape, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
-    pieces = (
-        (start, np.frombuffer(archive.read(f"{number}-{start}"), dtype).reshape(-1, *shape[1:]))
-        for start, _ in cuts
-    )
+    pieces = (archive.read(f"{number}-{start}") for start, _ in cuts)
     if len(cuts) > 1 and not _is_numpy(leaf):
         # Filled in place on the device: a large array never lies whole on the host.
         whole = jnp.empty(shape, dtype)
-        for start, piece in pieces:
+        for (start, rows), piece in zip(cuts, pieces, strict=True):
+            piece = np.frombuffer(piece, dtype).reshape(rows, *shape[1:])
             whole = _put_rows(whole, piece, start)
     else:
-        whole = np.empty(shape, dtype)
-        for start, piece in pieces:
-            whole.reshape(-1, *shape[1:])[start : start + len(piece)] = piece
+        whole = np.frombuffer(bytearray().join(pieces), dtype).reshape(shape)
     if _is_key(leaf):
         return _placed(jax.random.wrap_key_data(jnp.asarray(whole), impl=impl), leaf)
     return _as_template(whole, leaf)
