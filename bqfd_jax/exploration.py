@@ -47,7 +47,7 @@ def ez_greedy(
     exponent: float = 2.0,
     max_repeat: int = 100,
 ) -> tuple[Array, EzGreedyState]:
-    """Acts greedily, or at random for a zeta-distributed while: an action, `[]` int32, and the state.
+    """Acts greedily, or at random for a zeta-distributed while; an action, `[]` int32, and a state.
 
     Dabney, Ostrovski, Barreto: "Temporally-Extended epsilon-Greedy Exploration" (2020).
     Each new decision is random with probability `epsilon`; a random action then lasts n steps in

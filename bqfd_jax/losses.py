@@ -1,6 +1,6 @@
 """TD errors and losses of ONE transition, in rlax's style: the caller vmaps and reduces.
 
-All functions return a scalar, `[]`.  `discount_t` already holds gamma and termination.  What carries
+All of them return a scalar, `[]`.  `discount_t` already holds gamma and termination.  What carries
 gradients: every TD error here is differentiable in `q_tm1[a_tm1]` only; targets, the expert
 correction included, are constants, unless a switch says otherwise.  `large_margin_loss` is
 differentiable in all of `q`.

@@ -295,7 +295,7 @@ def test_without_the_replay_visit_counts_go_on_from_their_mean():
     # The last row starts no transition, and is never visited.
     visits = np.asarray(state.replay.visit_count)[:-1]
     assert visits.std() > 0
-    assert float(saved["mean_visits"]) == pytest.approx(visits.mean())
+    assert float(saved["run"]["mean_visits"]) == pytest.approx(visits.mean())
     back = on_host.from_checkpoint(saved, trainer, lambda: replay.init(demonstration(12)))
     assert np.asarray(back.replay.visit_count).tolist() == [round(visits.mean())] * 12
     assert int(back.replay.num_added) == 0
