@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from bqfd_jax import checks
+from bqfd_jax import checks, networks
 from bqfd_jax.agents.config import AgentConfig
 from bqfd_jax.agents.presets import AGENTS
 from bqfd_jax.demos import Demonstration, FrameDemonstration, as_list
 from bqfd_jax.demos.importing import from_arrays
 from bqfd_jax.playing import as_environment, atari_game, is_recipe
-from bqfd_jax.policy import Policy, own_network, seen_shape
+from bqfd_jax.policy import Policy, seen_shape
 from bqfd_jax.runs import report
 from bqfd_jax.runs.atari import AtariConfig, AtariWorld
 from bqfd_jax.runs.config import RunConfig
@@ -197,7 +197,8 @@ def _world(env: Any, eval_env: Any, config: RunConfig, envs: int | None) -> tupl
 
 
 def _own(network: Any, world: World, config: RunConfig) -> MadeNetwork:
-    return MadeNetwork(own_network(network, **seen_shape(world.example(), config.stack)), None)
+    seen = seen_shape(world.example(), config.stack)
+    return MadeNetwork(networks.own_network(network, **seen), None)
 
 
 class _TrainSink(Sink):

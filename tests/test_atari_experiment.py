@@ -496,12 +496,12 @@ def human(tmp_path) -> Path:
 def test_rows_of_several_demonstrations_lie_one_after_the_other(demo, human, config):
     job = load_job(dataclasses.replace(config, demo=(str(demo), str(human))))
     assert [shown.name for shown in job.demonstrations] == ["beginning", "beginning-2"]
-    rows = job.setup.demonstrations
+    rows = job.demo_rows
     assert rows.frame.shape == (201 + 62, 84, 84)
     np.testing.assert_array_equal(np.flatnonzero(rows.is_first), [0, 201, 201 + 41])
     np.testing.assert_array_equal(rows.frame[201:], demos.load(human).frames)
     np.testing.assert_allclose(rows.reward[201:241], np.log(3), rtol=1e-6)
-    assert job.setup.replay.layout.num_demo_rows == 263
+    assert job.replay.layout.num_demo_rows == 263
 
 
 @pytest.mark.slow

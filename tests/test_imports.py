@@ -27,7 +27,12 @@ LAYERS = (
 )
 LAYER_OF = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}
 # Within a layer, these and no others.
-SIBLINGS = {("losses", "posterior"), ("gekf", "posterior"), ("tabular", "posterior")}
+SIBLINGS = {
+    ("losses", "posterior"),
+    ("gekf", "posterior"),
+    ("tabular", "posterior"),
+    ("tabular", "exploration"),
+}
 
 FLAGS = {"tyro", "argparse", "absl", "click", "getopt", "optparse"}
 CLOCKS = {"time", "datetime"}

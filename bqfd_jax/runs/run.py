@@ -67,7 +67,7 @@ def start(job: Job, sink: Sink) -> report.Summary:
 
 def describe(job: Job, out: Path) -> str:
     """What will happen, in words."""
-    config, replay, device = job.config, job.setup.replay, jax.devices()[0]
+    config, replay, device = job.config, job.replay, jax.devices()[0]
     shown = "none"
     if job.demonstrations:
         shown = "\n                 ".join(map(_describe_demonstration, job.demonstrations))
