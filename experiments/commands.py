@@ -29,11 +29,13 @@ class EvaluateConfig:
     """Agent steps after which an episode is cut; the run's own unless given."""
     video: bool = True
     """Film one more episode."""
+    trust_config: bool = False
+    """Import the modules that the run's config.json names, which runs their code."""
 
 
 def evaluate(options: EvaluateConfig) -> None:
     """Plays with a run's last checkpoint and writes `evaluation.json`, and a film."""
-    run = Run.load(options.run)
+    run = Run.load(options.run, trust_config=options.trust_config)
     with console.terminal("after this step") as sink:
         result = run.evaluate(
             options.episodes, epsilon=options.epsilon, max_steps=options.max_steps, sink=sink
@@ -79,13 +81,15 @@ class ResumeConfig:
     """Folder of the run."""
     steps: int | None = None
     """Another length, in agent steps; extends a finished run."""
+    trust_config: bool = False
+    """Import the modules that the run's config.json names, which runs their code."""
 
 
 def resume(options: ResumeConfig) -> None:
     """Continues a run of any kind."""
     kind = folder.read_config(options.run).get("experiment")
     if kind in KINDS:
-        run = Run.load(options.run)
+        run = Run.load(options.run, trust_config=options.trust_config)
         with console.terminal() as sink:
             run.resume(steps=options.steps, sink=sink)
         return

@@ -100,6 +100,11 @@ class RunConfig:
         """Which set of defaults the run has."""
         raise NotImplementedError
 
+    @property
+    def foreign_modules(self) -> tuple[str, ...]:
+        """Modules that must be imported because an option names them."""
+        return ()
+
     @classmethod
     def defaults_for(cls, fields: dict[str, Any]) -> Self:
         """All defaults, given the options that others depend on (a preset, a length)."""

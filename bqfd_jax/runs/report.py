@@ -36,9 +36,14 @@ def finish(run: HostRun) -> Summary:
             made.append(name)
         except (OSError, ImportError, ValueError, HostEnvironmentError) as error:
             failed.append(f"{name}: {error}")
+    if not run.is_saved and not run.save():
+        failed.insert(0, f"the network of step {run.loop.step}, which exists in no checkpoint")
     run.journal.close()
     if failed:
-        raise RunError(f"not all of {out} could be written: {'; '.join(failed)}")
+        raise RunError(
+            f"NOT SAVED: {'; '.join(failed)}. Make room in {out}, then `bqfd resume {out}` goes on "
+            "from the last checkpoint"
+        )
     run.sink.say(f"{', '.join(made)} in {out}")
     return summary
 
