@@ -224,15 +224,21 @@ def test_what_a_run_knows(whole):
 
 def test_a_run_is_evaluated_without_its_replay_and_its_demonstrations(copy):
     first = Run.load(copy).evaluate(3)
-    for path in (copy / "checkpoints").glob("*/replay"):
-        shutil.rmtree(path)
-    (copy / "demonstration.npz").unlink()
+    replays = list((copy / "checkpoints").glob("*/replay.zip"))
+    assert replays
+    for path in replays:
+        path.unlink()
+    demonstration = copy / "demonstration.npz"
+    aside = demonstration.rename(copy / "aside.npz")
     run = Run.load(copy)
     again = run.evaluate(3)
     np.testing.assert_array_equal(again.scores, first.scores)
     assert run.evaluate(2, max_steps=3).lengths.tolist() == [3, 3]
     assert run.policy.num_actions == 2
-    demos.save(bqfd_jax.record(ENV, run.policy, 1), copy / "demonstration.npz")
+    # But to go on both are needed.
+    with pytest.raises(UsageError, match="--demo given: there is none in"):
+        run.resume()
+    aside.rename(demonstration)
     with pytest.raises(CheckpointError, match=r"no checkpoint in .* is whole"):
         run.resume()
 
