@@ -46,6 +46,8 @@ def test_the_first_that_is_wrong_is_named():
         checks.at_least(1, first=1, second=0, third=0)
     error = caught.value
     assert (error.name, error.value, error.expected) == ("second", 0, "at least 1")
+    # tyro shows the first argument of a config's error, and nothing else.
+    assert error.args == ("second is 0, but must be at least 1",)
 
 
 def test_what_was_not_given_passes():
