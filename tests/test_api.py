@@ -22,8 +22,8 @@ from bqfd_jax.agents import BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnCo
 from bqfd_jax.demos import DemonstrationError, load, rows_for, save
 from bqfd_jax.envs.gymnasium import GymVector
 from bqfd_jax.files import write_npz
-from bqfd_jax.networks import Network
-from bqfd_jax.policy import PolicyError, make_policy, own_network, seen_shape
+from bqfd_jax.networks import Network, own_network
+from bqfd_jax.policy import PolicyError, make_policy, seen_shape
 from bqfd_jax.runs import machine
 from bqfd_jax.runs.errors import RunError, UsageError
 

@@ -762,7 +762,7 @@ def test_nothing_that_was_saved_is_lost(tmp_path):
 
 def test_a_check_keeps_nobody_waiting(tmp_path, monkeypatch):
     release = threading.Event()
-    monkeypatch.setattr(recording, "verified", lambda played: release.wait(20) and played)
+    monkeypatch.setattr(demos, "verified", lambda played: release.wait(20) and played)
 
     async def play():
         async with serving(tmp_path) as place:
@@ -799,7 +799,7 @@ def test_a_save_that_fails_is_told_and_can_be_repeated(tmp_path, monkeypatch, er
     async def play():
         async with serving(tmp_path) as place:
             await play_a_little(place)
-            module, name = (recording, "verified") if error.args[0] != 28 else (demos, "save")
+            module, name = (demos, "verified") if error.args[0] != 28 else (demos, "save")
             async with place.join() as connection:
                 page = Page(connection)
                 with monkeypatch.context() as patch:
