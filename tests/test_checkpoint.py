@@ -223,7 +223,7 @@ def remove_manifest(path):
 
 def cut_manifest(path):
     os.truncate(path / "manifest.json", 40)
-    return "manifest.json cannot be parsed"
+    return "manifest.json is damaged or no JSON"
 
 
 def change_manifest(path):
@@ -235,7 +235,7 @@ def change_manifest(path):
 def replace_by_file(path):
     path.rename(path.with_name("elsewhere"))
     path.write_text("")
-    return "Not a directory"
+    return "manifest.json is missing"
 
 
 def resign_with_garbage(path):
@@ -249,7 +249,7 @@ def resign_with_garbage(path):
     item["files"] = {
         name: checkpoint_items.checksum(path / "state" / name) for name in item["files"]
     }
-    file.write_text(json.dumps({"body": body, "crc32": checkpoint._body_checksum(body)}))
+    file.write_text(json.dumps({"body": body, "sha256": checkpoint._digest(body)}))
     return "orbax cannot read it"
 
 

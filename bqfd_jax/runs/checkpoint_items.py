@@ -5,6 +5,7 @@ lie in which folder `arrays-000`, `arrays-001`, ...) and `files` (a checksum of 
 """
 
 import functools
+import itertools
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -63,14 +64,44 @@ def write_item(folder: Path, leaves: Mapping[str, Any]) -> Description:
     }
 
 
+def check_description(description: Any) -> None:
+    """Raises `FileError` for what `write_item` cannot have written."""
+    files.check_fields(description, leaves=dict, groups=[[[(int, None)]]], files=dict)
+    for found in description["files"].values():
+        files.check_fields(found, bytes=int, crc32=int)
+    rows_to_come = []
+    for leaf in description["leaves"].values():
+        files.check_fields(leaf, shape=[int], dtype=str)
+        files.check_fields({"key_impl": ""} | leaf, key_impl=str)
+        is_python = leaf["dtype"].startswith("python")
+        if is_python:
+            files.check_fields(leaf, value=_STORED.get(leaf["dtype"], ()))
+            _python_value(leaf)
+        rows_to_come.append(0 if is_python or 0 in leaf["shape"] else (leaf["shape"] or [1])[0])
+    rows_there = [0] * len(rows_to_come)
+    for piece in itertools.chain(*description["groups"]):
+        leaf, start, rows = piece if len(piece) == 3 else (None, None, None)
+        if None in (leaf, start) or not 0 <= leaf < len(rows_there) or start != rows_there[leaf]:
+            raise files.FileError(f"there can be no piece {piece}")
+        rows_there[leaf] += rows_to_come[leaf] if rows is None else rows
+    if rows_there != rows_to_come:
+        raise files.FileError("its pieces do not make up its arrays")
+
+
+# How a leaf that is a python number is kept in JSON.
+_STORED = {"python bool": bool, "python int": int, "python float": str}
+
+
 def verify_item(folder: Path, description: Description) -> None:
-    """Raises `DamagedError` unless all files are as they were written."""
-    for name, expected in description["files"].items():
-        where = f"{folder.name}/{name}"
-        try:
-            found = checksum(folder / name)
-        except FileNotFoundError:
-            raise DamagedError(f"{where} is missing") from None
+    """Raises `DamagedError` unless all files are as they were written, and no others are there."""
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    for name in sorted(there | set(description["files"])):
+        where, expected = f"{folder.name}/{name}", description["files"].get(name)
+        if name not in there:
+            raise DamagedError(f"{where} is missing")
+        if expected is None:
+            raise DamagedError(f"{where} was not there when it was written")
+        found = checksum(folder / name)
         if found["bytes"] != expected["bytes"]:
             raise DamagedError(
                 f"{where} has {found['bytes']} bytes where {expected['bytes']} were written"
@@ -154,8 +185,12 @@ def _describe(leaf: Any) -> dict[str, Any]:
 
 
 def _python_value(stored: dict[str, Any]) -> bool | int | float:
-    is_float = stored["dtype"] == "python float"
-    return float.fromhex(stored["value"]) if is_float else stored["value"]
+    if stored["dtype"] != "python float":
+        return stored["value"]
+    try:
+        return float.fromhex(stored["value"])
+    except (ValueError, OverflowError):
+        raise files.FileError(f"{stored['value']!r} is no number") from None
 
 
 def _fits(stored: dict[str, Any], leaf: Any) -> bool:
@@ -182,6 +217,8 @@ def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[st
         elif not _fits(stored[name], wanted[name]):
             expected = show(_describe(wanted[name]))
             found.append(f"{name}: stored {show(stored[name])}, expected {expected}")
+    if not found and list(stored) != list(wanted):
+        found.append("the same leaves in another order")
     return found
 
 
