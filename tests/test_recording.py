@@ -344,7 +344,7 @@ def test_what_continues_what():
 @contextlib.asynccontextmanager
 async def serving(folder, *, game="Freeway", steps=1000):
     session = recording.Session(game, wanted_steps=steps)
-    recorder = record_server.Recorder(session, Files(folder / "played.npz"))
+    recorder = record_server.Recorder(session, Files(folder / "played.npz", game))
     listening = record_server.listen(0)
     async with record_server.start(recorder, listening):
         yield Place(listening.getsockname()[1], recorder.token, recorder, session)
@@ -730,7 +730,7 @@ def test_a_game_waits_for_who_cannot_follow(tmp_path):
 
 def test_nothing_that_was_saved_is_lost(tmp_path):
     def names():
-        return sorted(path.name for path in tmp_path.iterdir())
+        return sorted(path.name for path in tmp_path.glob("*.npz"))
 
     async def save(page):
         await page.say("save")
@@ -762,7 +762,7 @@ def test_nothing_that_was_saved_is_lost(tmp_path):
 
 def test_a_check_keeps_nobody_waiting(tmp_path, monkeypatch):
     release = threading.Event()
-    monkeypatch.setattr(recording, "verified", lambda played: release.wait(20) and played)
+    monkeypatch.setattr(demos, "verified", lambda played: release.wait(20) and played)
 
     async def play():
         async with serving(tmp_path) as place:
@@ -799,7 +799,7 @@ def test_a_save_that_fails_is_told_and_can_be_repeated(tmp_path, monkeypatch, er
     async def play():
         async with serving(tmp_path) as place:
             await play_a_little(place)
-            module, name = (recording, "verified") if error.args[0] != 28 else (demos, "save")
+            module, name = (demos, "verified") if error.args[0] != 28 else (demos, "save")
             async with place.join() as connection:
                 page = Page(connection)
                 with monkeypatch.context() as patch:
@@ -809,7 +809,7 @@ def test_a_save_that_fails_is_told_and_can_be_repeated(tmp_path, monkeypatch, er
                 assert text in state["save"]["text"]
                 await page.say("save")
                 await page.until(saved_as("saved"))
-        assert [path.name for path in tmp_path.iterdir()] == ["played.npz"]
+        assert [path.name for path in tmp_path.glob("*.npz")] == ["played.npz"]
 
     asyncio.run(play())
 
