@@ -230,7 +230,7 @@ def remove_manifest(path):
 
 def cut_manifest(path):
     os.truncate(path / "manifest.json", 40)
-    return "manifest.json cannot be parsed"
+    return "manifest.json is damaged or no JSON"
 
 
 def change_manifest(path):
@@ -242,7 +242,7 @@ def change_manifest(path):
 def replace_by_file(path):
     path.rename(path.with_name("elsewhere"))
     path.write_text("")
-    return "Not a directory"
+    return "manifest.json is missing"
 
 
 def exchange_file(path):

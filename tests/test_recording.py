@@ -344,7 +344,7 @@ def test_what_continues_what():
 @contextlib.asynccontextmanager
 async def serving(folder, *, game="Freeway", steps=1000):
     session = recording.Session(game, wanted_steps=steps)
-    recorder = record_server.Recorder(session, Files(folder / "played.npz"))
+    recorder = record_server.Recorder(session, Files(folder / "played.npz", game))
     listening = record_server.listen(0)
     async with record_server.start(recorder, listening):
         yield Place(listening.getsockname()[1], recorder.token, recorder, session)
@@ -730,7 +730,7 @@ def test_a_game_waits_for_who_cannot_follow(tmp_path):
 
 def test_nothing_that_was_saved_is_lost(tmp_path):
     def names():
-        return sorted(path.name for path in tmp_path.iterdir())
+        return sorted(path.name for path in tmp_path.glob("*.npz"))
 
     async def save(page):
         await page.say("save")
@@ -809,7 +809,7 @@ def test_a_save_that_fails_is_told_and_can_be_repeated(tmp_path, monkeypatch, er
                 assert text in state["save"]["text"]
                 await page.say("save")
                 await page.until(saved_as("saved"))
-        assert [path.name for path in tmp_path.iterdir()] == ["played.npz"]
+        assert [path.name for path in tmp_path.glob("*.npz")] == ["played.npz"]
 
     asyncio.run(play())
 

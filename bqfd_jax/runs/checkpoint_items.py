@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bqfd_jax import files
+
 _PIECE_BYTES = 32 * 2**20
 
 # All that bytes which are not as they were can make zipfile raise.
@@ -53,6 +55,23 @@ def write_item(path: Path, leaves: Mapping[str, Any]) -> Description:
         "leaves": {name: _describe(leaf) for name, leaf in leaves.items()},
         "pieces": _checksums(archive),
     }
+
+
+def check_description(description: Any) -> None:
+    """Raises `FileError` for what `write_item` cannot have written."""
+    files.check_fields(description, leaves=dict, pieces=dict)
+    for found in description["pieces"].values():
+        files.check_fields({"piece": found}, piece=[int])
+    for leaf in description["leaves"].values():
+        files.check_fields(leaf, shape=[int], dtype=str)
+        files.check_fields({"key_impl": ""} | leaf, key_impl=str)
+        if leaf["dtype"].startswith("python"):
+            files.check_fields(leaf, value=_STORED.get(leaf["dtype"], ()))
+            _python_value(leaf)
+
+
+# How a leaf that is a python number is kept in JSON.
+_STORED = {"python bool": bool, "python int": int, "python float": str}
 
 
 def read_item(path: Path, description: Description, wanted: Mapping[str, Any]) -> list[Any]:
@@ -125,8 +144,12 @@ def _describe(leaf: Any) -> dict[str, Any]:
 
 
 def _python_value(stored: dict[str, Any]) -> bool | int | float:
-    is_float = stored["dtype"] == "python float"
-    return float.fromhex(stored["value"]) if is_float else stored["value"]
+    if stored["dtype"] != "python float":
+        return stored["value"]
+    try:
+        return float.fromhex(stored["value"])
+    except (ValueError, OverflowError):
+        raise files.FileError(f"{stored['value']!r} is no number") from None
 
 
 def _fits(stored: dict[str, Any], leaf: Any) -> bool:
@@ -153,6 +176,8 @@ def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[st
         elif not _fits(stored[name], wanted[name]):
             expected = show(_describe(wanted[name]))
             found.append(f"{name}: stored {show(stored[name])}, expected {expected}")
+    if not found and list(stored) != list(wanted):
+        found.append("the same leaves in another order")
     return found
 
 

@@ -61,7 +61,8 @@ class RunConfig:
     """Play evaluations with the target network: where it follows the online network slowly, it is
     an average of the last ones and errs less."""
     final_steps: int = 10_000
-    """The final score is that of all evaluations in the last so many agent steps."""
+    """The final score is that of all evaluations in the last so many agent steps, and at most in
+    the last fifth of the training."""
     checkpoint_period: int = 10_000
     """Agent steps between checkpoints."""
     checkpoint_replay: bool = True

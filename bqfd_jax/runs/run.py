@@ -223,8 +223,8 @@ class Run:
         modules = self.config.foreign_modules
         if modules and not self._is_trusted:
             raise UsageError(
-                f"{self.folder / 'config.json'} asks to import {', '.join(modules)}, which runs code "
-                "of theirs; if you trust it, add --trust-config (trust_config=True)"
+                f"{self.folder / 'config.json'} asks to import {', '.join(modules)}, which runs "
+                "their code; if you trust it, add --trust-config (trust_config=True)"
             )
 
     def _job(self, config: RunConfig) -> Job:
