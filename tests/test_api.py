@@ -443,6 +443,10 @@ def test_files_that_are_no_policy(tmp_path):
         arrays = {name: file[name] for name in file.files}
     meta = json.loads(str(arrays["meta"][()]))
     write_npz(path, **arrays | {"meta": np.array(json.dumps(meta | {"num_actions": 3}))})
+    with pytest.raises(PolicyError, match="changed after it was saved"):
+        load_policy(path)
+    # As if it had been saved so.
+    save_policy(dataclasses.replace(result.policy, num_actions=3), path)
     with pytest.raises(PolicyError, match=r"does not fit the network: .*advantage"):
         load_policy(path)
     write_npz(path, **arrays | {"meta": np.array(json.dumps(meta | {"kind": "frames"}))})

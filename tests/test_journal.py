@@ -2,24 +2,15 @@
 
 import json
 import shutil
-import signal
 
 import numpy as np
 import pytest
+from run_sinks import Noting
 
 from bqfd_jax.runs import folder as run_folder
 from bqfd_jax.runs.errors import FolderBusyError, RunError
 from bqfd_jax.runs.journal import Journal
 from bqfd_jax.runs.metrics import read_jsonl
-from bqfd_jax.runs.sinks import Sink, stop_signals
-
-
-class Noting(Sink):
-    def __init__(self):
-        self.warnings = []
-
-    def warn(self, text):
-        self.warnings.append(text)
 
 
 def make_run(path, **config):
@@ -145,27 +136,3 @@ def test_a_folder_has_one_user_at_a_time(tmp_path):
         pass
     with run_folder.sole_use(path):
         assert json.loads((path / "config.json").read_text())["env"] == "A-v0"
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_become_a_wish_to_stop(number):
-    told = []
-    before = signal.getsignal(number)
-    with stop_signals(lambda: told.append("heard")) as asked:
-        assert not asked()
-        signal.raise_signal(number)
-        assert asked()
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(number)
-    assert told == ["heard"]
-    assert signal.getsignal(number) is before
-
-
-def test_what_is_ignored_stays_so():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with stop_signals() as asked:
-            signal.raise_signal(signal.SIGHUP)
-            assert not asked()
-    finally:
-        signal.signal(signal.SIGHUP, before)

@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from gym_probes import PROBE as ENV
 from run_sinks import StopAt
 
 import bqfd_jax
@@ -23,7 +24,6 @@ from experiments import __main__ as bqfd
 from experiments.gym import __main__ as gym
 
 ROOT = Path(__file__).parent.parent
-ENV = "gym_probes:bqfd-Probe-v0"
 OPTIONS = {
     "envs": 4,
     "update_period": 4,
@@ -166,7 +166,7 @@ def test_a_run_that_is_resumed_with_other_demonstrations_is_refused(
 ):
     out = shutil.copytree(stopped, tmp_path / "run")
     other = dataclasses.replace(demonstration, rewards=demonstration.rewards + 1)
-    with pytest.raises(UsageError, match="started with other demonstrations"):
+    with pytest.raises(UsageError, match=r"demonstrations.flawed: was \"\w+\", now"):
         train(other, out=out, resume=True)
     with pytest.raises(UsageError, match=r'demo: was \["given"\], now \["none"\]'):
         train(None, out=out, resume=True)
