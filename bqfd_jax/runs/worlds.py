@@ -48,11 +48,10 @@ def kept_paths(folder: Path) -> list[Path]:
 
 
 def keep_demonstrations(folder: Path, demonstrations: Sequence[Demonstration]) -> None:
-    """Puts demonstrations that lie nowhere else into the run folder, unless they are there."""
+    """Puts demonstrations that lie nowhere else into the run folder."""
     for number, demonstration in enumerate(demonstrations, start=1):
-        suffix = "" if number == 1 else f"-{number}"
-        path = folder / f"demonstration{suffix}.npz"
-        # A run may have been killed before it wrote all of them.
+        path = folder / f"demonstration{'' if number == 1 else f'-{number}'}.npz"
+        # A run may have been killed while it wrote them.
         if not path.exists():
             demos.save(demonstration, path)
 
