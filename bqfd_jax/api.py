@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from bqfd_jax import checks
+from bqfd_jax import checks, networks
 from bqfd_jax.agents.config import AgentConfig
 from bqfd_jax.agents.presets import AGENTS
 from bqfd_jax.demos import Demonstration, FrameDemonstration, as_list
 from bqfd_jax.demos.importing import from_arrays
-from bqfd_jax.playing import as_environment, atari_game
-from bqfd_jax.policy import Policy, own_network, seen_shape
+from bqfd_jax.playing import as_environment, atari_game, is_recipe
+from bqfd_jax.policy import Policy, seen_shape
 from bqfd_jax.runs import report
 from bqfd_jax.runs.atari import AtariConfig, AtariWorld
 from bqfd_jax.runs.config import RunConfig
@@ -108,10 +108,9 @@ def train(
             "demo": ("given",) if given else ("none",),
             "out": None if out is None else Path(out),
             "resume": resume,
-            "video": False,
             **({} if steps is None else {"steps": steps}),
-            **options,
         },
+        options,
     )
     if resume and out is None:
         raise ValueError("resume needs the folder of the run to continue: give out")
@@ -140,24 +139,29 @@ def train(
 
 
 def _run_config(
-    env: Any, config: AgentConfig | None, agent: str, options: dict[str, Any]
+    env: Any,
+    config: AgentConfig | None,
+    agent: str,
+    settled: dict[str, Any],
+    options: dict[str, Any],
 ) -> RunConfig:
-    """The run's config: a preset's, but for what was given."""
+    """The run's config: a preset's, but for what is settled and further options."""
     if config is not None:
         agent = _agent_of(config)
-        options = options | {agent: config}
+        settled = settled | {agent: config}
     checks.one_of(AGENTS, agent=agent)
     game = atari_game(env)
     if game is None:
-        base: RunConfig = GymConfig.of(max(options.get("steps", GymConfig.steps), 1))
+        base: RunConfig = GymConfig.of(max(settled.get("steps", GymConfig.steps), 1))
         base = dataclasses.replace(base, env=_name(env))
     else:
         base = AtariConfig.of(options.get("preset", "laptop"), game)
-    known = {field.name for field in dataclasses.fields(base)}
+    # What the arguments of `train` decide is no option beside them.
+    known = {field.name for field in dataclasses.fields(base)} - {"env", "game", *settled}
     for name in options:
         if name not in known:
             raise ValueError(f"there is no option {name}; a run has {', '.join(sorted(known))}")
-    return dataclasses.replace(base, agent=agent, **options)
+    return dataclasses.replace(base, agent=agent, **{"video": False, **settled, **options})
 
 
 def _agent_of(config: AgentConfig) -> str:
@@ -176,14 +180,16 @@ def _name(env: Any) -> str:
 
 def _world(env: Any, eval_env: Any, config: RunConfig, envs: int | None) -> tuple[World, RunConfig]:
     """Where environments come from; those that are made already decide how many there are."""
-    made_here = isinstance(env, str) or (callable(env) and not hasattr(env, "step"))
-    if made_here and eval_env is not None:
+    if is_recipe(env) and eval_env is not None:
         raise ValueError(f"eval_env is for environments that are made already, not for {env!r}")
     if isinstance(config, AtariConfig):
         return AtariWorld(config), config
-    if made_here:
+    if is_recipe(env):
         return GymWorld(config, None if isinstance(env, str) else env), config
-    env = as_environment(env, envs, seed=config.seed)
+    env = as_environment(env, seed=config.seed)
+    checks.require(
+        envs in (None, env.num_lanes), "envs", envs, f"the {env.num_lanes} that there are"
+    )
     config = dataclasses.replace(config, env=_name(env), envs=env.num_lanes)
     if eval_env is not None:
         eval_env = as_environment(eval_env, seed=config.seed)
@@ -191,7 +197,8 @@ def _world(env: Any, eval_env: Any, config: RunConfig, envs: int | None) -> tupl
 
 
 def _own(network: Any, world: World, config: RunConfig) -> MadeNetwork:
-    return MadeNetwork(own_network(network, **seen_shape(world.example(), config.stack)), None)
+    seen = seen_shape(world.example(), config.stack)
+    return MadeNetwork(networks.own_network(network, **seen), None)
 
 
 class _TrainSink(Sink):

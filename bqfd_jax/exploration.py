@@ -47,7 +47,7 @@ def ez_greedy(
     exponent: float = 2.0,
     max_repeat: int = 100,
 ) -> tuple[Array, EzGreedyState]:
-    """With probability `epsilon` starts a random action that goes on for a zeta-distributed while.
+    """Acts greedily, or at random for a zeta-distributed while; an action, `[]` int32, and a state.
 
     Dabney, Ostrovski, Barreto: "Temporally-Extended epsilon-Greedy Exploration" (2020).
     Each new decision is random with probability `epsilon`; a random action then lasts n steps in
@@ -61,9 +61,6 @@ def ez_greedy(
       epsilon: probability of a random action, `[]`.
       exponent: of the zeta distribution (the paper's mu).
       max_repeat: longest repetition.
-
-    Returns:
-      The action, `[]` int32, and the new state.
     """
     chex.assert_rank([q, is_first], [1, 0])
     explore_key, action_key, repeat_key, greedy_key = jax.random.split(key, 4)

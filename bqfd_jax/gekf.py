@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from bqfd_jax import checks, posterior
-from bqfd_jax.checks import is_traced
 from bqfd_jax.types import Array
 
 Correction = Literal["diagonal", "full"]
@@ -45,9 +44,6 @@ def predict(
       next_state: sampled next states, `[S, A]` integer.
       gamma: discount per step.
       noise: variance of the Bellman equation (the paper's lambda).
-
-    Returns:
-      The predicted belief.
     """
     chex.assert_rank([reward, next_state], 2)
     num_actions = reward.shape[1]
@@ -83,9 +79,6 @@ def correct(
         Newton step on the negative log posterior.
       iterations: Newton steps of the full correction; with enough of them the mean is the
         posterior's mode.  The second and later ones are shortened where they would overshoot.
-
-    Returns:
-      The posterior belief.
     """
     checks.one_of(get_args(Correction), correction=correction)
     checks.require(
@@ -177,9 +170,6 @@ def backward_filter(
 
     Returns:
       Beliefs stacked along a leading axis of H.
-
-    Raises:
-      ValueError: shapes that do not fit, or values out of range.
     """
     steps = check(rewards, next_states, expert_actions, eta=eta, gamma=gamma, noise=noise)
     _, num_states, num_actions = steps[0].shape
@@ -218,16 +208,8 @@ def objective(
 ) -> Array:
     """The paper's J: minus the log posterior of all steps' Q-values, but for a constant, `[]`.
 
-    Its minimum is what the filter approximates, step by step and without looking back.
-
-    Args:
-      q: Q-values of all steps, `[H, S, A]`.
-      rewards: as for `backward_filter`, like all that follows.
-      next_states: sampled next states.
-      expert_actions: the expert's.
-      eta: Boltzmann parameter.
-      gamma: discount per step.
-      noise: variance of the Bellman equation.
+    Its minimum is what the filter approximates, step by step and without looking back.  `q` has
+    the Q-values of all steps, `[H, S, A]`; the other arguments are those of `backward_filter`.
     """
     value = jnp.concatenate([jnp.max(q[1:], axis=-1), jnp.zeros_like(q[:1, :, 0])])
     target = rewards + gamma * jax.vmap(lambda v, s: v[s])(value, next_states)
@@ -282,40 +264,22 @@ def check(
 ) -> tuple[Array, Array, Array]:
     """Raises `ValueError` for arrays that do not fit each other and for values out of range.
 
-    Values that are being traced are not looked at; their shapes are.
-
-    Returns:
-      The first three, as arrays.
+    Values that are being traced are not looked at; their shapes are.  Returns the first three as
+    arrays.
     """
-    arrays = tuple(
-        x if is_traced(x) else np.asarray(x) for x in (rewards, next_states, expert_actions)
-    )
+    arrays = tuple(map(checks.as_array, (rewards, next_states, expert_actions)))
     rewards, next_states, expert_actions = arrays
-    if rewards.ndim != 3 or 0 in rewards.shape:
-        raise ValueError(f"rewards have shape {rewards.shape}, but must be [H, S, A], none of it 0")
-    if next_states.shape != rewards.shape:
-        raise ValueError(
-            f"next_states have shape {next_states.shape}, but rewards have {rewards.shape}"
-        )
-    if expert_actions.shape != rewards.shape[:2]:
-        raise ValueError(
-            f"expert_actions have shape {expert_actions.shape}, but must be "
-            f"[H, S] = {rewards.shape[:2]}"
-        )
-    for name, values, least, most in (
-        ("next_states", next_states, 0, rewards.shape[1] - 1),
-        ("expert_actions", expert_actions, NO_EXPERT, rewards.shape[2] - 1),
-    ):
-        if values.dtype.kind not in "iu":
-            raise ValueError(f"{name} are {values.dtype}, but must be integers")
-        if not is_traced(values) and (values.min() < least or values.max() > most):
-            wrong = values[(values < least) | (values > most)][0]
-            raise ValueError(f"{name} contain {wrong}, but must lie in {least} .. {most}")
-    if not is_traced(rewards) and not np.isfinite(rewards).all():
-        raise ValueError("rewards must be finite")
+    checks.shape(("H", "S", "A"), rewards=rewards)
+    horizon, num_states, num_actions = rewards.shape
+    checks.at_least(1, H=horizon, S=num_states, A=num_actions)
+    checks.finite(rewards=rewards)
+    checks.shape(rewards.shape, next_states=next_states)
+    checks.shape(rewards.shape[:2], expert_actions=expert_actions)
+    checks.integers(0, num_states - 1, next_states=next_states)
+    checks.integers(NO_EXPERT, num_actions - 1, expert_actions=expert_actions)
     checks.at_least(0, eta=eta)
     checks.within(0, 1, gamma=gamma)
     # Less than the smallest normal number counts as 0.
-    enough = is_traced(noise) or np.finfo(np.float32).tiny <= noise < np.inf
+    enough = checks.is_traced(noise) or np.finfo(np.float32).tiny <= noise < np.inf
     checks.require(enough, "noise", noise, "greater than 0")
     return arrays

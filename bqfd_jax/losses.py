@@ -1,8 +1,9 @@
 """TD errors and losses of ONE transition, in rlax's style: the caller vmaps and reduces.
 
-`discount_t` already holds gamma and termination.  What carries gradients: every TD error here is
-differentiable in `q_tm1[a_tm1]` only; targets, the expert correction included, are constants,
-unless a switch says otherwise.  `large_margin_loss` is differentiable in all of `q`.
+All of them return a scalar, `[]`.  `discount_t` already holds gamma and termination.  What carries
+gradients: every TD error here is differentiable in `q_tm1[a_tm1]` only; targets, the expert
+correction included, are constants, unless a switch says otherwise.  `large_margin_loss` is
+differentiable in all of `q`.
 """
 
 import chex
@@ -26,7 +27,7 @@ def double_q_td_error(
 
     van Hasselt, Guez, Silver: "Deep Reinforcement Learning with Double Q-learning" (2015).
     The same function serves n-step targets: pass the n-step return, the product of discounts and
-    the Q-values n steps on (see `n_step_return`).
+    the Q-values n steps on.
 
     Args:
       q_tm1: Q-values of the state, `[A]`.
@@ -35,53 +36,8 @@ def double_q_td_error(
       discount_t: discount, `[]`.
       q_t_value: Q-values of the next state that are bootstrapped from (target network), `[A]`.
       q_t_selector: Q-values of the next state that choose the action (online network), `[A]`.
-
-    Returns:
-      The TD error, `[]`.
     """
     return rlax.double_q_learning(q_tm1, a_tm1, r_t, discount_t, q_t_value, q_t_selector)
-
-
-def n_step_return(r_t: Array, discount_t: Array) -> tuple[Array, Array]:
-    """Discounted sum of n rewards, and the discount of what comes after them.
-
-    Args:
-      r_t: rewards at times 1 .. n, `[n]`.
-      discount_t: discounts at times 1 .. n, `[n]`; a 0 ends the sum.
-
-    Returns:
-      `(sum_k r_k prod_{j<k} discount_j, prod_j discount_j)`, both `[]`.
-    """
-    chex.assert_rank([r_t, discount_t], 1)
-    chex.assert_equal_shape([r_t, discount_t])
-    through = jnp.cumprod(discount_t)
-    before = jnp.concatenate([jnp.ones((1,), discount_t.dtype), through[:-1]])
-    return jnp.sum(before * r_t), through[-1]
-
-
-def n_step_double_q_td_error(
-    q_tm1: Array,
-    a_tm1: Array,
-    r_t: Array,
-    discount_t: Array,
-    q_n_value: Array,
-    q_n_selector: Array,
-) -> Array:
-    """Double Q-learning TD error over n steps: the bootstrap is discounted n times.
-
-    Args:
-      q_tm1: Q-values of the first state, `[A]`.
-      a_tm1: action taken there, `[]` integer.
-      r_t: rewards at times 1 .. n, `[n]`.
-      discount_t: discounts at times 1 .. n, `[n]`.
-      q_n_value: Q-values n steps on that are bootstrapped from, `[A]`.
-      q_n_selector: Q-values n steps on that choose the action, `[A]`.
-
-    Returns:
-      The TD error, `[]`.
-    """
-    n_step_r, n_step_discount = n_step_return(r_t, discount_t)
-    return double_q_td_error(q_tm1, a_tm1, n_step_r, n_step_discount, q_n_value, q_n_selector)
 
 
 def bqfd_td_error(
@@ -100,23 +56,14 @@ def bqfd_td_error(
     """Double Q-learning TD error whose target holds the expert correction (`J_exp`).
 
     The action taken in a demonstration is the expert's, so its target gains `eta w (1 - pi(a))`.
-    For any other sample this is `double_q_td_error`.
+    For any other sample this is `double_q_td_error`, whose arguments are the first six.
 
     Args:
-      q_tm1: Q-values of the state, `[A]`.
-      a_tm1: action taken, `[]` integer.
-      r_t: reward, `[]`.
-      discount_t: discount, `[]`.
-      q_t_value: Q-values of the next state that are bootstrapped from (target network), `[A]`.
-      q_t_selector: Q-values of the next state that choose the action (online network), `[A]`.
       is_expert: whether the sample is a demonstration's, `[]` bool.
       weight: variance of the Q-value, e.g. from `posterior.visit_weight`, `[]`.
       eta: Boltzmann parameter of the expert.
       stop_correction_gradient: treat the correction as the constant it is in a target.  False
         lets gradients through `pi(a)`, as the paper's formula literally reads.
-
-    Returns:
-      The TD error, `[]`.
     """
     chex.assert_rank([is_expert, weight], 0)
     td_error = double_q_td_error(q_tm1, a_tm1, r_t, discount_t, q_t_value, q_t_selector)
@@ -145,36 +92,19 @@ def bqfd_path_td_error(
 ) -> Array:
     """`bqfd_td_error` over n steps, of which the first K are corrected and not the first alone.
 
+    The first eight arguments are those of `bqfd_td_error`, with n-step targets.
+
     Args:
-      q_tm1: Q-values of the first state, `[A]`.
-      a_tm1: action taken there, `[]` integer.
-      r_t: n-step return, `[]`.
-      discount_t: product of discounts, `[]`.
-      q_t_value: Q-values n steps on that are bootstrapped from (target network), `[A]`.
-      q_t_selector: Q-values n steps on that choose the action (online network), `[A]`.
-      is_expert: whether the path is a demonstration's, `[]` bool.
-      weight: variance of the first Q-value, `[]`.
       q_later: Q-values of steps 1 .. K-1, `[K - 1, A]`.
       a_later: actions taken there, `[K - 1]` integer.
       discount_later: product of discounts before each, `[K - 1]`; 0 past the episode's end.
       weight_later: their variances, `[K - 1]`.
-      eta: Boltzmann parameter of the expert.
-      stop_correction_gradient: treat the corrections as constants.
-
-    Returns:
-      The TD error, `[]`.
+      eta: as for `bqfd_td_error`, like the next.
+      stop_correction_gradient: for all corrections.
     """
+    transition = (q_tm1, a_tm1, r_t, discount_t, q_t_value, q_t_selector, is_expert, weight)
     td_error = bqfd_td_error(
-        q_tm1,
-        a_tm1,
-        r_t,
-        discount_t,
-        q_t_value,
-        q_t_selector,
-        is_expert,
-        weight,
-        eta=eta,
-        stop_correction_gradient=stop_correction_gradient,
+        *transition, eta=eta, stop_correction_gradient=stop_correction_gradient
     )
     later = posterior.path_correction(q_later, a_later, discount_later, weight_later, eta=eta)
     if stop_correction_gradient:
@@ -201,9 +131,6 @@ def expert_likelihood_loss(
       is_expert: whether the expert took it, `[]` bool.
       weight: variance of the Q-value, `[]`.
       eta: Boltzmann parameter of the expert.
-
-    Returns:
-      The loss, `[]`; 0 unless `is_expert`.
     """
     chex.assert_rank([is_expert, weight], 0)
     return -jnp.where(is_expert, weight, 0.0) * posterior.expert_log_likelihood(q, a, eta=eta)
@@ -219,9 +146,6 @@ def large_margin_loss(q: Array, expert_a: Array, *, margin: float) -> Array:
       q: Q-values of the state, `[A]`.
       expert_a: the expert's action, `[]` integer.
       margin: how far it should lead.
-
-    Returns:
-      The loss, `[]`, at least 0.
     """
     chex.assert_rank([q, expert_a], [1, 0])
     chex.assert_type([q, expert_a], [float, int])

@@ -33,6 +33,12 @@ def atari_game(env: Any) -> str | None:
     return None
 
 
+def is_recipe(env: Any) -> bool:
+    """Whether an environment is yet to be made: of an id, by a function or a class."""
+    is_maker = isinstance(env, type) or (callable(env) and not hasattr(env, "step"))
+    return isinstance(env, str) or is_maker
+
+
 def as_environment(
     env: Any,
     num_lanes: int | None = None,
@@ -65,8 +71,7 @@ def as_environment(
         if num_lanes not in (None, env.num_lanes):
             raise checks.OptionError("num_lanes", num_lanes, f"the environment's {env.num_lanes}")
         return env
-    made_here = isinstance(env, str) or (callable(env) and not hasattr(env, "step"))
-    lanes = num_lanes or default_lanes if made_here else num_lanes
+    lanes = num_lanes or default_lanes if is_recipe(env) else num_lanes
     return GymVector(env, lanes, seed=seed, stream=stream)
 
 

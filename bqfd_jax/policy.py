@@ -46,8 +46,8 @@ class Policy:
     frame_shape: tuple[int, ...]
     frame_dtype: np.dtype
     stack: int = 1  # frames per observation
-    # What the network was made with beside the fields above, see `described_network`.  None, or
-    # with `own`: the network is somebody's own.
+    # What the network was made with beside the fields above, see `networks.described_network`;
+    # None, or with `own`: the network is somebody's own.
     made_with: dict[str, Any] | None = None
     environment: str = ""  # what it was trained in
     preprocessing: dict[str, Any] | None = None  # how that environment makes its frames, if it says
@@ -95,20 +95,15 @@ class Policy:
 
     @functools.cached_property
     def _q_values(self) -> Callable[[Params, Array], Array]:
-        return jax.jit(functools.partial(_mean_q, self.network.apply))
+        return jax.jit(functools.partial(networks.mean_q, self.network.apply))
 
     @functools.cached_property
     def _greedy(self) -> Callable[[Params, Array], Array]:
         def greedy(params: Params, observations: Array) -> Array:
-            q = _mean_q(self.network.apply, params, observations)
+            q = networks.mean_q(self.network.apply, params, observations)
             return jnp.argmax(q, axis=-1).astype(jnp.int32)
 
         return jax.jit(greedy)
-
-
-def _mean_q(apply: Callable[[Params, Array], Array], params: Params, observations: Array) -> Array:
-    q = apply(params, observations)
-    return jnp.mean(q, axis=1) if q.ndim == 3 else q
 
 
 def make_policy(
@@ -123,7 +118,7 @@ def make_policy(
     """The policy of an agent that was trained in `env`; of an ensemble, `network` is one member."""
     if isinstance(config, BootstrappedConfig):
         members = {"size": config.ensemble_size, "prior_scale": config.prior_scale}
-        network = networks.ensemble(network, members["size"], prior_scale=members["prior_scale"])
+        network = networks.as_ensemble(network, members)
         made_with = ({"own": True} if made_with is None else made_with) | members
     return Policy(
         network=network,
@@ -187,16 +182,16 @@ def load_policy(path: str | os.PathLike[str], *, network: Any = None) -> Policy:
         raise PolicyError(f"{path} was trained with a network of one's own: give it (network)")
     try:
         if network is None:
-            network = described_network(made_with, **shape)
+            network = networks.described_network(made_with, **shape)
         else:
-            network = _as_ensemble(own_network(network, **shape), made_with or {})
+            network = networks.as_ensemble(networks.own_network(network, **shape), made_with or {})
         stored = dict(zip(meta["params"], arrays.values(), strict=True))
         params = _fill(path, network, stored, shape)
     except PolicyError:
         raise
     # Whatever a description that is none makes flax and jax raise.
     except Exception as error:
-        raise PolicyError(f"{path} describes no network ({made_with}): {error}") from error
+        raise PolicyError(f"{path} cannot be played by that network: {error}") from error
     told = {name: meta[name] for name in ("environment", "preprocessing")}
     return Policy(network=network, params=params, made_with=made_with, **shape, **told)
 
@@ -251,60 +246,3 @@ def _fill(
 
 def _describe(array: Any) -> str:
     return "missing" if array is None else f"{array.dtype}{list(array.shape)}"
-
-
-def described_network(
-    made_with: dict[str, Any],
-    *,
-    num_actions: int,
-    frame_shape: tuple[int, ...],
-    frame_dtype: Any,
-    stack: int,
-) -> Network:
-    """The network that a policy file describes, as an ensemble if `made_with` has a size."""
-    if "torso" in made_with:
-        network = networks.atari_network(
-            num_actions, hidden=made_with["hidden"], torso=made_with["torso"]
-        )
-    else:
-        options = {name: made_with[name] for name in ("hidden", "scale") if name in made_with}
-        network = networks.for_observation(
-            frame_shape, frame_dtype, num_actions, stack=stack, **options
-        )
-    return _as_ensemble(network, made_with)
-
-
-def _as_ensemble(network: Network, made_with: dict[str, Any]) -> Network:
-    if "size" not in made_with:
-        return network
-    return networks.ensemble(network, made_with["size"], prior_scale=made_with["prior_scale"])
-
-
-def own_network(
-    network: Any, *, num_actions: int, frame_shape: tuple[int, ...], frame_dtype: Any, stack: int
-) -> Network:
-    """Someone's own network, checked; without stacks it need not know of their axis."""
-    given = networks.as_network(network)
-    if stack == 1:
-        made = Network(
-            init=lambda key, observation: given.init(key, observation[:, 0]),
-            apply=lambda params, observation: given.apply(params, observation[:, 0]),
-        )
-    else:
-        made = given
-    shown = [1, *frame_shape] if stack == 1 else [1, stack, *frame_shape]
-    try:
-        q = jax.eval_shape(
-            lambda observation: made.apply(made.init(jax.random.key(0), observation), observation),
-            jax.ShapeDtypeStruct((1, stack, *frame_shape), frame_dtype),
-        )
-    except Exception as error:
-        raise PolicyError(
-            f"the network cannot be applied to observations {shown}: {error}"
-        ) from error
-    if getattr(q, "shape", None) != (1, num_actions):
-        raise PolicyError(
-            f"the network gives {_describe(q)} for observations {shown}, but must give Q-values "
-            f"[1, {num_actions}]"
-        )
-    return made

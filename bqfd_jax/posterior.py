@@ -16,14 +16,11 @@ from bqfd_jax.types import Array
 
 
 def boltzmann_policy(q: Array, *, eta: float) -> Array:
-    """Probabilities `exp(eta q(a)) / sum_b exp(eta q(b))`, eq. (2).
+    """Action probabilities `exp(eta q(a)) / sum_b exp(eta q(b))`, `[A]`, eq. (2).
 
     Args:
       q: Q-values of one state, `[A]`.
       eta: how sharply the expert prefers better actions; 0 is uniform play.
-
-    Returns:
-      Action probabilities, `[A]`.
     """
     chex.assert_rank(q, 1)
     chex.assert_type(q, float)
@@ -31,7 +28,7 @@ def boltzmann_policy(q: Array, *, eta: float) -> Array:
 
 
 def expert_log_likelihood(q: Array, expert_a: Array, *, eta: float) -> Array:
-    """Log-probability of the expert's action under `boltzmann_policy`.
+    """Log-probability, `[]`, of the expert's action under `boltzmann_policy`.
 
     Its gradient in `q` is `eta (1[a = expert_a] - pi(a))`, which is what `expert_correction` adds
     to a Q-value after scaling by the posterior variance.
@@ -39,10 +36,7 @@ def expert_log_likelihood(q: Array, expert_a: Array, *, eta: float) -> Array:
     Args:
       q: Q-values of one state, `[A]`.
       expert_a: the expert's action, `[]` integer.
-      eta: Boltzmann parameter of the expert.
-
-    Returns:
-      Log-probability, `[]`.
+      eta: Boltzmann parameter of the expert, here and below.
     """
     chex.assert_rank([q, expert_a], [1, 0])
     chex.assert_type([q, expert_a], [float, int])
@@ -67,9 +61,6 @@ def visit_weight(count: Array, *, beta: float, variance: float, noise_ratio: flo
       beta: pseudo-count of the prior, greater than 0.
       variance: variance of the prior (the paper's lambda).
       noise_ratio: variance of one target as a multiple of `variance`.
-
-    Returns:
-      Weights of `count`'s shape.
     """
     n = jnp.asarray(count, jnp.float32)
     return variance * (beta**2 + noise_ratio * n) / (beta + n) ** 2
@@ -88,10 +79,7 @@ def expert_correction(
       a_tm1: action whose value is corrected, `[]` integer.
       expert_a_tm1: action the expert took in this state, `[]` integer.
       weight: variance of the Q-value, e.g. from `visit_weight`, `[]`.
-      eta: Boltzmann parameter of the expert.
-
-    Returns:
-      The correction, `[]`.
+      eta: Boltzmann parameter.
     """
     chex.assert_rank([q_tm1, a_tm1, expert_a_tm1, weight], [1, 0, 0, 0])
     chex.assert_type([q_tm1, a_tm1, expert_a_tm1, weight], [float, int, int, float])
@@ -111,10 +99,7 @@ def path_correction(q: Array, a: Array, discount: Array, weight: Array, *, eta: 
       a: the expert's actions, `[K]` integer.
       discount: what each step's correction is worth, `[K]`; 0 past the episode's end.
       weight: variances, `[K]`.
-      eta: Boltzmann parameter of the expert.
-
-    Returns:
-      The correction of the n-step target, `[]`.
+      eta: Boltzmann parameter.
     """
     chex.assert_rank([q, a, discount, weight], [2, 1, 1, 1])
     corrections = jax.vmap(functools.partial(expert_correction, eta=eta))(q, a, a, weight)
@@ -127,11 +112,8 @@ def off_policy_weight(q_tm1: Array, a_tm1: Array, *, eta: float, zeta: float) ->
     Args:
       q_tm1: Q-values of the state, `[A]`.
       a_tm1: action taken, `[]` integer.
-      eta: Boltzmann parameter of the policy.
+      eta: Boltzmann parameter.
       zeta: power that keeps weights from vanishing; 0 weighs all samples alike.
-
-    Returns:
-      A weight in [0, 1], `[]`.
     """
     # Not pi ** zeta, whose gradient is infinite where pi underflows.
     return jnp.exp(zeta * expert_log_likelihood(q_tm1, a_tm1, eta=eta))
@@ -146,11 +128,8 @@ def path_off_policy_weight(
       q: Q-values of the K states, `[K, A]`.
       a: actions taken, `[K]` integer.
       discount: `[K]`; where it is 0 the episode is over, and there is no choice to explain.
-      eta: Boltzmann parameter of the policy.
+      eta: Boltzmann parameter.
       zeta: power of each step's probability.
-
-    Returns:
-      A weight in [0, 1], `[]`.
     """
     chex.assert_rank([q, a, discount], [2, 1, 1])
     weights = jax.vmap(functools.partial(off_policy_weight, eta=eta, zeta=zeta))(q, a)

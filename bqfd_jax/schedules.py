@@ -6,22 +6,24 @@ from collections.abc import Callable, Sequence
 import jax.numpy as jnp
 import numpy as np
 
+from bqfd_jax import checks
 from bqfd_jax.types import Array
 
 
 def piecewise_linear(steps: Sequence[int], values: Sequence[float]) -> Callable[[Array], Array]:
     """Straight lines between `(step, value)` points, constant before the first and after the last.
 
-    Args:
-      steps: agent steps, increasing.
-      values: one for each of them.
-
-    Returns:
-      A function of the agent step.
+    Returns a function of the agent step.
     """
-    if len(steps) != len(values) or not steps:
-        raise ValueError(f"{len(steps)} steps need as many values, got {len(values)}")
-    if any(later <= earlier for earlier, later in itertools.pairwise(steps)):
-        raise ValueError(f"the steps of a schedule must increase, got {list(steps)}")
+    check(steps=steps, values=values)
     points, heights = np.asarray(steps, np.float32), np.asarray(values, np.float32)
     return lambda step: jnp.interp(jnp.asarray(step, jnp.float32), points, heights)
+
+
+def check(**points: Sequence[float]) -> None:
+    """Raises `OptionError` unless two options, steps and values, are points of a schedule."""
+    (name, steps), (values_name, values) = points.items()
+    rises = all(earlier < later for earlier, later in itertools.pairwise(steps))
+    checks.require(len(steps) > 0 and rises, name, steps, "increasing agent steps")
+    expected = f"as many values as {name} {steps}"
+    checks.require(len(values) == len(steps), values_name, values, expected)

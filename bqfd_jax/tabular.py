@@ -5,15 +5,14 @@ A whole run is one function of a key, so seeds and hyper-parameters are a vmap.
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bqfd_jax import checks, posterior
-from bqfd_jax.checks import is_traced
+from bqfd_jax import checks, exploration, posterior
 from bqfd_jax.types import Array
 
 Correction = Literal["target", "posterior", "none"]
@@ -98,12 +97,6 @@ def run(
         learnt from before the first.
       step_size: from visits (this one included) and beta to alpha.
       epsilon: probability of a random action.
-
-    Returns:
-      A `Run`.
-
-    Raises:
-      ValueError: shapes that do not fit, or values out of range (unless traced).
     """
     problem, demonstrations = check(problem, demonstrations)
     checks.at_least(1, episodes=episodes)
@@ -191,10 +184,7 @@ def _step(
     """From a state to the next; also what was seen, done and received."""
     h, key = inputs
     action_key, next_key = jax.random.split(key)
-    q = state.q[h, s]
-    best = q == jnp.max(q)
-    p = (1 - agent.epsilon) * best / jnp.sum(best) + agent.epsilon / q.shape[0]
-    a = jax.random.categorical(action_key, jnp.log(p)).astype(jnp.int32)
+    a = exploration.epsilon_greedy(action_key, state.q[h, s], agent.epsilon)
     s_next = jax.random.categorical(next_key, jnp.log(agent.problem.transitions[h, s, a]))
     return s_next.astype(jnp.int32), (s, a, agent.problem.rewards[h, s, a])
 
@@ -283,67 +273,36 @@ def check(
 ) -> tuple[Problem, Demonstrations | None]:
     """Raises `ValueError` unless the arrays are a problem and demonstrations of it.
 
-    Values that are being traced are not looked at; their shapes are.
-
-    Returns:
-      Both, as arrays.
+    Values that are being traced are not looked at; their shapes are.  Returns both as arrays.
     """
-    problem = Problem(*(_as_array(x) for x in problem))
-    rewards = problem.rewards
-    if rewards.ndim != 3 or 0 in rewards.shape:
-        raise ValueError(f"rewards have shape {rewards.shape}, but must be [H, S, A], none of it 0")
+    problem = Problem(*map(checks.as_array, problem))
+    rewards, transitions, start = problem
+    checks.shape(("H", "S", "A"), rewards=rewards)
+    checks.at_least(1, H=rewards.shape[0], S=rewards.shape[1], A=rewards.shape[2])
+    checks.finite(rewards=rewards)
     horizon, num_states, num_actions = rewards.shape
-    for name, array, shape in (
-        ("transitions", problem.transitions, (horizon, num_states, num_actions, num_states)),
-        ("start", problem.start, (num_states,)),
-    ):
-        if array.shape != shape:
-            raise ValueError(
-                f"{name} have shape {array.shape}, but must be {shape} for rewards of "
-                f"{rewards.shape}"
-            )
-        if not is_traced(array):
-            _check_probabilities(name, array)
-    if not is_traced(rewards) and not np.isfinite(rewards).all():
-        raise ValueError("rewards must be finite")
+    checks.shape((*rewards.shape, num_states), transitions=transitions)
+    checks.shape((num_states,), start=start)
+    _check_probabilities("transitions", transitions)
+    _check_probabilities("start", start)
     if demonstrations is None:
         return problem, None
-    demonstrations = Demonstrations(*(_as_array(x) for x in demonstrations))
-    if demonstrations.states.shape != demonstrations.actions.shape:
-        raise ValueError(
-            f"demonstrated states have shape {demonstrations.states.shape}, but actions "
-            f"{demonstrations.actions.shape}"
-        )
-    for name, array, least, most in (
-        ("states", demonstrations.states, 0, num_states - 1),
-        ("actions", demonstrations.actions, -1, num_actions - 1),
-    ):
-        if array.ndim != 2 or array.shape[1] != horizon:
-            raise ValueError(
-                f"demonstrated {name} have shape {array.shape}, but must be [N, {horizon}], the "
-                "horizon of the problem"
-            )
-        if array.dtype.kind not in "iu":
-            raise ValueError(f"demonstrated {name} are {array.dtype}, but must be integers")
-        if is_traced(array) or not array.size:
-            continue
-        if array.min() < least or array.max() > most:
-            wrong = array[(array < least) | (array > most)][0]
-            raise ValueError(
-                f"a demonstrated {name[:-1]} is {wrong}, but must lie in {least} .. {most}"
-            )
+    demonstrations = Demonstrations(*map(checks.as_array, demonstrations))
+    states, actions = demonstrations
+    checks.shape(("N", horizon), states=states, actions=actions)
+    checks.shape(states.shape, actions=actions)
+    checks.integers(0, num_states - 1, states=states)
+    checks.integers(-1, num_actions - 1, actions=actions)
     return problem, demonstrations
 
 
-def _check_probabilities(name: str, array: np.ndarray) -> None:
-    """Whether the last axis holds probabilities; comparisons with NaN fail."""
+def _check_probabilities(name: str, array: Array) -> None:
+    """Whether the last axis holds probabilities, unless traced; comparisons with NaN fail."""
+    if checks.is_traced(array):
+        return
     right = (np.abs(array.sum(-1) - 1) <= 1e-4) & (array >= 0).all(-1)
     if not right.all():
         where = tuple(map(int, np.argwhere(~right)[0]))
         raise ValueError(
             f"{name}{list(where)} must be probabilities that sum to 1, but are {array[where]}"
         )
-
-
-def _as_array(values: Any) -> Array:
-    return values if is_traced(values) else np.asarray(values)

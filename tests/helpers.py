@@ -323,7 +323,7 @@ def looking_network(num_actions):
         return {"scale": jax.random.uniform(key, ()) + 0.5}
 
     def apply(params, observation):
-        preferred = jnp.sum(observation[..., 2], axis=1) % num_actions
+        preferred = jnp.sum(observation[..., 2], axis=1).astype(jnp.int32) % num_actions
         return params["scale"] * jax.nn.one_hot(preferred, num_actions)
 
     return Network(init=init, apply=apply)

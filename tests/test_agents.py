@@ -356,7 +356,7 @@ def test_bqfd_with_a_squared_loss_moves_the_action_taken_alike_with_or_without_t
 def test_bqfd_corrects_all_actions_along_one_step_only():
     with pytest.raises(ValueError, match="correction_steps is 3, but must be 1"):
         BQFD(correct_all_actions=True, correction_steps=3, n_step_weight=1.0)
-    with pytest.raises(ValueError, match="stop_correction_gradient must be True"):
+    with pytest.raises(ValueError, match="stop_correction_gradient is False, but must be True"):
         BQFD(correct_all_actions=True, stop_correction_gradient=False)
 
 
@@ -793,7 +793,7 @@ Q_ROW = params_of(np.tile([0.0, 2.0, 1.0], (NUM_STATES, 1)))
 
 
 def act_with(config):
-    act = quick_jit(acting.make_act(NETWORK.apply, config))
+    act = quick_jit(functools.partial(acting.act, NETWORK.apply, config))
     observation = jnp.zeros((LANES, 1), jnp.int32)
 
     def step(actor, seed, agent_step, is_first=None):
@@ -815,7 +815,7 @@ def test_acting_is_greedy_without_epsilon():
 
 
 def test_each_lane_acts_on_its_own_observation():
-    act = quick_jit(acting.make_act(NETWORK.apply, configure(PddDqnConfig)))
+    act = quick_jit(functools.partial(acting.act, NETWORK.apply, configure(PddDqnConfig)))
     observation = jnp.array([[3], [0], [7], [1]], jnp.int32)
     table = np.full((NUM_STATES, NUM_ACTIONS), -1.0)
     for state, best in ((3, 2), (0, 0), (7, 1), (1, 2)):
@@ -954,7 +954,7 @@ BAD_VALUES = [
     [(kind, field, value) for kind, field, values in BAD_VALUES for value in values],
 )
 def test_a_bad_value_is_named(kind, field, value):
-    with pytest.raises(ValueError, match=f"^{field} is {re.escape(str(value))}, but must be "):
+    with pytest.raises(ValueError, match=f"^{field} is {re.escape(repr(value))}, but must be "):
         configure(kind, **{field: value})
 
 

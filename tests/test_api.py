@@ -3,6 +3,9 @@
 import dataclasses
 import functools
 import json
+import os
+import signal
+import threading
 
 import flax.linen as nn
 import jax
@@ -11,15 +14,18 @@ import numpy as np
 import pytest
 from gym_probes import Chain, Failing, Telling, telling_vector
 from gymnasium.vector import SyncVectorEnv
-from helpers import configure
+from helpers import CountingEnvironment, configure
 
-from bqfd_jax import api as learning
+import bqfd_jax
+from bqfd_jax import Policy, agent_config, api, evaluate, load_policy, record, save_policy
 from bqfd_jax.agents import BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnConfig
-from bqfd_jax.demos import DemonstrationError, load, save
+from bqfd_jax.demos import DemonstrationError, load, rows_for, save
 from bqfd_jax.envs.gymnasium import GymVector
-from bqfd_jax.envs.host import HostEnvironmentError
 from bqfd_jax.files import write_npz
-from bqfd_jax.policy import Policy, PolicyError, load_policy, save_policy
+from bqfd_jax.networks import Network
+from bqfd_jax.policy import PolicyError, make_policy, own_network, seen_shape
+from bqfd_jax.runs import machine
+from bqfd_jax.runs.errors import RunError, UsageError
 
 
 def chain(num_lanes=4):
@@ -30,18 +36,23 @@ def right(observations):
     return np.ones(len(observations), int)
 
 
+def train(*arguments, **options):
+    """Without a bar."""
+    return bqfd_jax.train(*arguments, progress=False, **options)
+
+
 QUICK = {"batch_size": 16, "learning_rate": 3e-3, "pretrain_updates": 30}
 
 
 @functools.cache
 def trained():
     """BQfD on the chain, with a demonstration that errs in a third of its steps."""
-    demonstration = learning.record(chain(1), right, 3, epsilon=0.4)
+    demonstration = record(chain(1), right, 3, epsilon=0.4)
     config = configure(BqfdConfig, **QUICK, epsilon_values=(0.2,))
     rows = []
-    result = learning.train(
+    result = train(
         chain(), demonstration, config, steps=800, log_period=200, learning_starts=0,
-        on_metrics=rows.append,
+        callbacks=rows.append,
     )  # fmt: skip
     return demonstration, result, rows
 
@@ -51,16 +62,17 @@ def trained():
 
 def test_an_agent_learns_from_a_flawed_demonstration():
     demonstration, result, rows = trained()
-    scores = learning.evaluate(chain(), result.policy, 4)
+    scores = evaluate(chain(), result.policy, 4)
     np.testing.assert_array_equal(scores, [1, 1, 1, 1])
     # As short as can be, which the demonstration was not.
-    best = learning.record(chain(1), result.policy, 1)
+    best = record(chain(1), result.policy, 1)
     assert best.episode_lengths.tolist() == [Chain.length]
     assert demonstration.episode_lengths.max() > Chain.length
-    assert [row["step"] for row in rows] == [200, 400, 600, 800]
+    # The first row tells of the pre-training; of evaluations there are none without `eval_env`.
+    assert [row["step"] for row in rows] == [0, 200, 400, 600, 800]
     assert rows == result.metrics
     # One update per two steps, and the pre-training.
-    assert [row["updates"] for row in rows] == [130, 230, 330, 430]
+    assert [row["updates"] for row in rows] == [30, 130, 230, 330, 430]
     assert int(result.state.learner.updates) == 430
     assert np.isfinite(rows[-1]["loss"])
     assert rows[-1]["train_episodes"] > 0
@@ -71,7 +83,7 @@ def test_the_same_seed_gives_the_same_network_and_another_does_not():
     config = configure(PddDqnConfig, batch_size=4)
 
     def params(seed):
-        result = learning.train(chain(2), None, config, steps=40, seed=seed, learning_starts=10)
+        result = train(chain(2), None, config, steps=40, seed=seed, learning_starts=10)
         return jax.tree.leaves(result.state.learner.params)
 
     first, again, other = params(0), params(0), params(1)
@@ -81,19 +93,34 @@ def test_the_same_seed_gives_the_same_network_and_another_does_not():
 
 def test_a_loss_that_is_not_finite_is_named():
     config = configure(PddDqnConfig, batch_size=4, learning_rate=1e38)
-    with pytest.raises(FloatingPointError, match=r"the loss became (nan|inf) before step \d+; try"):
-        learning.train(chain(2), None, config, steps=40, learning_starts=10, log_period=20)
+    with pytest.raises(RunError, match=r"the .* became (nan|inf) before step \d+\. .*smaller"):
+        train(chain(2), None, config, steps=40, learning_starts=10, log_period=20)
 
 
 def test_without_demonstrations_it_is_dqn_and_configs_choose_the_agent():
-    assert isinstance(learning.small_config("bqfd", steps=10), BqfdConfig)
-    assert isinstance(learning.small_config("dqfd", steps=10), DqfdConfig)
-    assert isinstance(learning.small_config("bootstrapped", steps=10), BootstrappedConfig)
-    dqn = learning.small_config("dqn", steps=1000)
-    assert isinstance(dqn, PddDqnConfig)
+    def chosen(*arguments):
+        config = api._run_config("CartPole-v1", *arguments, {"steps": 1000}, {})
+        return config.agent, config.agent_config
+
+    dqn = agent_config("small", "dqn", steps=1000)
     assert (dqn.epsilon_steps, dqn.epsilon_values[0]) == ((0, 200), 1.0)
+    assert chosen(None, "dqn") == ("dqn", dqn)
+    for kind, name in (
+        (BqfdConfig, "bqfd"),
+        (DqfdConfig, "dqfd"),
+        (PddDqnConfig, "dqn"),
+        (BootstrappedConfig, "bootstrapped"),
+    ):
+        assert chosen(None, name) == (name, agent_config("small", name, steps=1000))
+        # The config decides, whatever else is said.
+        assert chosen(configure(kind), "bqfd") == (name, configure(kind))
     with pytest.raises(ValueError, match="agent is 'ppo'"):
-        learning.small_config("ppo", steps=10)
+        train("CartPole-v1", agent="ppo")
+    with pytest.raises(ValueError, match="no agent is made from a dict"):
+        train("CartPole-v1", None, {})
+    # A class is a function that makes one.
+    result = train(Chain, envs=2, steps=16, learning_starts=8, hidden=4)
+    assert (result.summary["agent"], result.summary["game"]) == ("dqn", "Chain")
 
 
 def test_options_are_checked():
@@ -102,13 +129,95 @@ def test_options_are_checked():
         ({"steps": 10, "stack": 0}, "stack is 0"),
         ({"steps": 10, "seed": -1}, "seed is -1"),
         ({"steps": 10, "update_period": 0}, "update_period is 0"),
-        ({"steps": 10, "num_lanes": 3}, "num_lanes is 3"),
-        ({"steps": 10, "num_lanes": 0}, "num_lanes is 0"),
+        ({"steps": 10, "envs": 3}, "envs is 3, but must be the 2 that there are"),
+        ({"steps": 10, "seed": 2**32}, "seed is 4294967296, but must be at most 4294967295"),
+        ({"steps": 10, "resume": True}, "resume needs the folder"),
+        ({"steps": 10, "demo": ("make",)}, "there is no option demo"),
+        ({"steps": 10, "speed": 3}, "there is no option speed; a run has agent, bootstrapped, "),
         ({"steps": 10, "replay_rows": -5}, "replay_rows is -5"),
         ({"steps": 10, "learning_starts": -1}, "learning_starts is -1"),
     ):
         with pytest.raises(ValueError, match=message):
-            learning.train(GymVector(chain(2)), **wrong)
+            train(GymVector(chain(2)), **wrong)
+    with pytest.raises(ValueError, match="envs is 0"):
+        train("CartPole-v1", steps=10, envs=0)
+    with pytest.raises(ValueError, match="eval_env is for environments that are made already"):
+        train("CartPole-v1", steps=10, eval_env="CartPole-v1")
+
+
+def test_a_replay_that_does_not_fit_into_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(machine, "available_memory", lambda: int(1.1e9))
+    with pytest.raises(UsageError, match=r"but only 1.1 GB are free; set replay_rows to \d+000"):
+        train("CartPole-v1", steps=10, replay_rows=50_000_000)
+
+
+# --- What may be called an environment, and how training may end ---
+
+FEW = {"steps": 24, "learning_starts": 8, "log_period": 8, "hidden": 4, "eval_period": 0}
+
+
+@pytest.mark.parametrize(
+    ("env", "lanes", "options"),
+    [
+        (lambda: Chain(), 3, {"envs": 3, "eval_max_steps": 7}),
+        (Chain(), 1, {"eval_env": Chain(), "eval_max_steps": 7}),
+        (GymVector(SyncVectorEnv([Chain] * 2)), 2, {}),
+        (CountingEnvironment(2), 2, {"eval_env": CountingEnvironment(3)}),
+    ],
+    ids=["function", "single", "vector", "host"],
+)
+def test_environments_of_every_kind(env, lanes, options):
+    result = train(env, config=configure(PddDqnConfig, batch_size=4), **FEW, **options)
+    assert int(result.state.step) == 24
+    assert result.state.lanes.action.shape == (lanes,)
+    assert not result.stopped
+    # What is made already is not evaluated unless there is another to do it with.
+    rows = [row for row in result.metrics if "eval_mean" in row]
+    assert len(rows) == len(result.summary["evaluations"]) == (lanes != 2 or "eval_env" in options)
+    assert (result.best_policy is None) == (not rows)
+    for shown in (result, result.policy):
+        assert len(repr(shown)) < 200
+    assert "24 steps" in repr(result)
+
+
+def test_a_callback_stops():
+    rows = []
+
+    def enough(row):
+        rows.append(row)
+        return row["step"] >= 16
+
+    config = configure(PddDqnConfig, batch_size=4)
+    result = train(chain(2), None, config, **FEW, callbacks=[enough, lambda row: None])
+    assert result.stopped
+    assert int(result.state.step) == rows[-1]["step"] == 16
+    assert result.metrics == rows
+    assert "stopped early" in repr(result)
+    assert result.policy.act(np.eye(5, dtype=np.float32)).shape == (5,)
+
+
+def test_ctrl_c_returns_what_was_learnt_so_far():
+    before = signal.getsignal(signal.SIGINT)
+    config = configure(PddDqnConfig, batch_size=4)
+    result = train(
+        chain(2), None, config, **FEW, callbacks=lambda row: os.kill(os.getpid(), signal.SIGINT)
+    )
+    assert result.stopped
+    assert int(result.state.step) == 8
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_training_in_a_thread_needs_no_signals(capfd):
+    config, results = configure(PddDqnConfig, batch_size=4), []
+    thread = threading.Thread(target=lambda: results.append(train(chain(2), None, config, **FEW)))
+    before = signal.getsignal(signal.SIGINT)
+    thread.start()
+    thread.join()
+    (result,) = results
+    assert (int(result.state.step), result.stopped) == (24, False)
+    assert signal.getsignal(signal.SIGINT) is before
+    # Without a bar there is nothing to see.
+    assert capfd.readouterr() == ("", "")
 
 
 # --- Networks of one's own ---
@@ -132,7 +241,7 @@ def linear():
 @pytest.mark.parametrize("network", [Own(), linear()], ids=["flax", "functions"])
 def test_a_network_of_ones_own(network, tmp_path):
     config = configure(PddDqnConfig, batch_size=4)
-    result = learning.train(chain(2), None, config, steps=20, learning_starts=10, network=network)
+    result = train(chain(2), None, config, steps=20, learning_starts=10, network=network)
     assert result.policy.act(np.eye(5, dtype=np.float32)).shape == (5,)
     save_policy(result.policy, tmp_path / "own.npz")
     with pytest.raises(PolicyError, match="network of one's own: give it"):
@@ -148,14 +257,14 @@ def test_networks_that_do_not_fit_are_named():
         ("mlp", "flax module or a pair"),
     ):
         with pytest.raises(ValueError, match=message):
-            learning.train(chain(2), steps=10, network=network)
+            train(chain(2), steps=10, network=network)
 
 
 # --- Demonstrations ---
 
 
 def test_recorded_episodes_are_whole_and_in_order(tmp_path):
-    made = learning.record(telling_vector(2), lambda o: o[:, 2].astype(int), 5, name="told")
+    made = record(telling_vector(2), lambda o: o[:, 2].astype(int), 5, name="told")
     # Lanes in turn, the first episode of each after every reset.
     begins = np.cumsum(made.episode_lengths + 1) - made.episode_lengths - 1
     assert made.frames[begins][:, 0].tolist() == [0, 1, 0, 1, 0]
@@ -175,70 +284,63 @@ def test_recorded_episodes_are_whole_and_in_order(tmp_path):
 
 
 def test_epsilon_is_the_share_of_random_actions():
-    made = learning.record("CartPole-v1", lambda o: np.zeros(len(o), int), 60, epsilon=0.5)
+    made = record("CartPole-v1", lambda o: np.zeros(len(o), int), 60, epsilon=0.5)
     assert np.mean(made.actions == 1) == pytest.approx(0.25, abs=0.07)
-    assert learning.record(chain(1), right, 1, max_steps=3).terminated == (False,)
+    assert record(chain(1), right, 1, max_steps=3).terminated == (False,)
     with pytest.raises(ValueError, match="epsilon is 2"):
-        learning.record(chain(1), right, 1, epsilon=2)
+        record(chain(1), right, 1, epsilon=2)
     with pytest.raises(ValueError, match="episodes is 0"):
-        learning.evaluate(chain(1), right, 0)
+        evaluate(chain(1), right, 0)
     with pytest.raises(ValueError, match="episodes is 0"):
-        learning.record("CartPole-v1", right, 0)
+        record("CartPole-v1", right, 0)
     with pytest.raises(ValueError, match="max_steps is 0"):
-        learning.record(chain(1), right, 1, max_steps=0)
+        record(chain(1), right, 1, max_steps=0)
 
 
 def test_arrays_become_the_same_demonstration_as_recording():
-    made = learning.record(chain(1), right, 2, epsilon=0.3)
+    made = record(chain(1), right, 2, epsilon=0.3)
     T = len(made.actions)
     ends = np.cumsum(made.episode_lengths) - 1
     terminated = np.zeros(T, bool)
     terminated[ends] = made.terminated
     truncated = np.zeros(T, bool)
     truncated[ends] = ~np.array(made.terminated)
-    again = learning.demonstration_from_arrays(
+    again = bqfd_jax.demonstration_from_arrays(
         made.frames, made.actions, made.rewards, terminated, truncated, num_actions=2,
         env=made.game,
     )  # fmt: skip
     assert again.checksum == made.checksum
     with pytest.raises(DemonstrationError, match=r"rewards is float32\[1\]"):
-        learning.demonstration_from_arrays(
+        bqfd_jax.demonstration_from_arrays(
             made.frames, made.actions, made.rewards[:1], terminated, truncated, num_actions=2
         )
 
 
 def test_demonstrations_that_do_not_fit_the_environment():
-    made = learning.record(telling_vector(1), lambda o: o[:, 2].astype(int), 1, name="told")
+    made = record(telling_vector(1), lambda o: o[:, 2].astype(int), 1, name="told")
     with pytest.raises(DemonstrationError, match=r"'told' knows 5 actions, .* has 2"):
-        learning.train(chain(2), made, steps=10)
-    made = learning.record("CartPole-v1", lambda o: 0, 1)
+        train(chain(2), made, steps=10)
+    made = record("CartPole-v1", lambda o: 0, 1)
     with pytest.raises(DemonstrationError, match=r"float32\[4\], .* shows float32\[5\]"):
-        learning.train(chain(2), made, steps=10)
+        train(chain(2), made, steps=10)
     with pytest.raises(DemonstrationError, match="not a str"):
-        learning.train(chain(2), ["file.npz"], steps=10)
-
-
-def test_wide_integers_become_those_that_the_environment_shows():
-    env = GymVector(telling_vector(1, dtype=np.uint64))
-    made = learning.record(env, lambda o: 1, 1)
-    wide = dataclasses.replace(made, frames=made.frames.astype(np.uint64))
-    assert learning.fit_demonstration(env, wide).frames.dtype == np.int32
+        train(chain(2), ["file.npz"], steps=10)
 
 
 def test_doubles_become_floats_and_rewards_are_transformed_alike():
-    made = learning.record(telling_vector(1, dtype=np.float64), lambda o: 1, 2)
+    made = record(telling_vector(1, dtype=np.float64), lambda o: 1, 2)
     assert made.frames.dtype == np.float32
     doubles = dataclasses.replace(made, frames=made.frames.astype(np.float64))
     env = GymVector(telling_vector(1), transform_reward=lambda r: r / 2)
-    rows = learning.demonstration_rows(env, [doubles], gamma=0.9)
+    rows = rows_for(env, [doubles], gamma=0.9)
     assert rows.frame.dtype == np.float32
     assert rows.reward.sum() == made.rewards.sum() / 2
 
 
 def test_an_environment_that_fails_says_where():
     env = SyncVectorEnv([Telling, lambda: Failing(1, at=3)])
-    with pytest.raises(HostEnvironmentError, match="step number 3"):
-        learning.train(env, None, configure(PddDqnConfig), steps=100)
+    with pytest.raises(RunError, match=r"(?s)step number 3.*nothing was saved"):
+        train(env, None, configure(PddDqnConfig), steps=100)
 
 
 # --- Policies ---
@@ -267,7 +369,7 @@ def test_a_policy_alone_is_saved_and_loaded(tmp_path):
 @pytest.mark.slow
 def test_an_ensembles_policy_acts_on_the_mean(tmp_path):
     config = configure(BootstrappedConfig, batch_size=4, ensemble_size=3, prior_scale=1.0)
-    result = learning.train(chain(2), None, config, steps=20, learning_starts=10)
+    result = train(chain(2), None, config, steps=20, learning_starts=10)
     save_policy(result.policy, tmp_path / "p.npz")
     again = load_policy(tmp_path / "p.npz")
     members = again.network.apply(again.params, jnp.eye(5)[:, None])
@@ -277,9 +379,9 @@ def test_an_ensembles_policy_acts_on_the_mean(tmp_path):
 
 def test_an_ensemble_of_networks_of_ones_own_is_loaded(tmp_path):
     env = GymVector(chain(1))
-    network, made_with = learning.make_network(env, Own())
+    network = own_network(Own(), **seen_shape(env, 1))
     config = configure(BootstrappedConfig, ensemble_size=3, prior_scale=1.0)
-    untrained = learning.make_policy(env, network, made_with, config, None)
+    untrained = make_policy(env, network, None, config, None)
     shapes = jax.eval_shape(untrained.network.init, jax.random.key(0), jnp.zeros((1, 1, 5)))
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(leaf.dtype), shapes)
@@ -293,7 +395,7 @@ def test_an_ensemble_of_networks_of_ones_own_is_loaded(tmp_path):
 
 def test_scaled_images_are_not_taken_for_bytes():
     policy = Policy(
-        network=learning.Network(init=lambda k, o: {}, apply=lambda p, o: o[:, 0, 0, :]),
+        network=Network(init=lambda k, o: {}, apply=lambda p, o: o[:, 0, 0, :]),
         params={},
         num_actions=2,
         frame_shape=(2, 2),
@@ -313,14 +415,14 @@ def test_stacks_are_the_frames_that_came_before(tmp_path):
         return params["w"] * jax.nn.one_hot(observation[:, 0, 2].astype(int) % 5, 5)
 
     policy = Policy(
-        network=learning.Network(init=lambda k, o: {"w": jnp.ones(())}, apply=apply),
+        network=Network(init=lambda k, o: {"w": jnp.ones(())}, apply=apply),
         params={"w": jnp.ones(())},
         num_actions=5,
         frame_shape=(3,),
         frame_dtype=np.dtype(np.float32),
         stack=2,
     )
-    made = learning.record(telling_vector(1), policy, 2)
+    made = record(telling_vector(1), policy, 2)
     for length, first in zip(made.episode_lengths, [0, made.episode_lengths[0]], strict=True):
         seen = made.actions[first : first + length].tolist()
         assert seen == [0, *range(length - 1)]

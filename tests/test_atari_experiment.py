@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from run_sinks import Noting, StopAt
 
+import bqfd_jax
 from bqfd_jax import demos
 from bqfd_jax.runs import folder, host_run, report
 from bqfd_jax.runs.atari import AtariConfig
@@ -495,12 +496,12 @@ def human(tmp_path) -> Path:
 def test_rows_of_several_demonstrations_lie_one_after_the_other(demo, human, config):
     job = load_job(dataclasses.replace(config, demo=(str(demo), str(human))))
     assert [shown.name for shown in job.demonstrations] == ["beginning", "beginning-2"]
-    rows = job.setup.demonstrations
+    rows = job.demo_rows
     assert rows.frame.shape == (201 + 62, 84, 84)
     np.testing.assert_array_equal(np.flatnonzero(rows.is_first), [0, 201, 201 + 41])
     np.testing.assert_array_equal(rows.frame[201:], demos.load(human).frames)
     np.testing.assert_allclose(rows.reward[201:241], np.log(3), rtol=1e-6)
-    assert job.setup.replay.layout.num_demo_rows == 263
+    assert job.replay.layout.num_demo_rows == 263
 
 
 @pytest.mark.slow
@@ -572,3 +573,45 @@ def test_a_demonstration_of_another_game_or_a_tampered_one(demo, config, tmp_pat
     with pytest.raises(UsageError, match="damaged"):
         train(dataclasses.replace(config, demo=(str(cut),)))
     assert not config.out.exists()
+
+
+# --- The same run as an object, and by a call ---
+
+
+def test_a_run_is_played_from_its_folder_and_its_policy_files(whole, quick):
+    out, _ = whole
+    run = bqfd_jax.Run.load(out)
+    assert (run.config.game, run.last_step) == ("Breakout", 240)
+    assert run.summary == json.loads((out / "summary.json").read_text())
+    assert run.metrics == read_jsonl(out / "metrics.jsonl")
+    assert run.evaluate(2, max_steps=10).lengths.tolist() == [10, 10]
+    frames = np.random.default_rng(0).integers(0, 255, (3, 4, 84, 84), dtype=np.uint8)
+    policy = bqfd_jax.load_policy(out / "policy.npz")
+    np.testing.assert_array_equal(policy.q_values(frames), run.policy.q_values(frames))
+    best = bqfd_jax.load_policy(out / "policy-best.npz")
+    np.testing.assert_array_equal(best.q_values(frames), run.best_policy.q_values(frames))
+    assert (policy.environment, policy.made_with) == ("Breakout", {"torso": "patch", "hidden": 8})
+    assert policy.preprocessing
+    for shown in (run, policy):
+        assert len(repr(shown)) < 200
+    for env in ("atari:Breakout", "ALE/Breakout-v5"):
+        scores = bqfd_jax.evaluate(env, best, 2, max_steps=10)
+        assert scores.shape == (2,)
+
+
+def test_a_call_gives_the_numbers_of_the_command(whole, demo, quick):
+    config = dataclasses.replace(
+        bqfd_jax.agent_config("laptop", "bqfd", game="Breakout"), batch_size=4, pretrain_updates=5
+    )
+    result = bqfd_jax.train(
+        "ALE/Breakout-v5", demos.load(demo), config, steps=240, envs=3, update_period=6,
+        learning_starts=60, log_period=30, eval_period=120, eval_episodes=2, eval_max_steps=40,
+        final_steps=130, hidden=8, progress=False,
+    )  # fmt: skip
+    times = ("steps_per_second", "eval_seconds")
+    rows = [
+        [{name: value for name, value in row.items() if name not in times} for row in found]
+        for found in (result.metrics, read_jsonl(whole[0] / "metrics.jsonl"))
+    ]
+    assert rows[0] == rows[1]
+    assert "Breakout, 240 steps, final score" in repr(result)

@@ -116,9 +116,7 @@ def test_what_the_figure_of_a_comparison_tells_apart(tmp_path, monkeypatch):
         runs.append(tmp_path / name)
     drawn = {}
     monkeypatch.setattr(
-        compare.plots,
-        "learning_curves",
-        lambda path, panels, references: drawn.update(panels=panels, references=references),
+        report.plots, "lines", lambda path, panels, **named: drawn.update(named, panels=panels)
     )
     compare.compare(runs, tmp_path / "out")
     assert {game: list(labelled) for game, labelled in drawn["panels"].items()} == {
@@ -130,9 +128,22 @@ def test_what_the_figure_of_a_comparison_tells_apart(tmp_path, monkeypatch):
         "Breakout": ["bqfd (default)", "bqfd (none)"],
     }
     assert drawn["references"] == {
-        "Freeway": {"demonstration (default)": 26.3, "demonstration (strong)": 29.0},
+        "Freeway": {"demonstration default, 26.3": 26.3, "demonstration strong, 29": 29.0},
         "Breakout": {"demonstration": 26.3},
     }
+
+
+def test_several_runs_are_one_curve_with_the_spread_of_their_means():
+    def run(points):
+        return {"evaluations": [{"step": s, "mean": m, "std": 9.0} for s, m in points]}
+
+    runs = [run([(0, 1.0), (10, 2.0), (20, 4.0)]), run([(10, 4.0), (20, 8.0)])]
+    line = report.curve(runs, lambda means: means.std(axis=0))
+    # The second was not evaluated at step 0: its first value stands there.
+    np.testing.assert_allclose(line.x, [0, 10, 20])
+    np.testing.assert_allclose(line.y, [2.5, 3.0, 6.0])
+    np.testing.assert_allclose(line.high - line.y, [1.5, 1.0, 2.0])
+    np.testing.assert_allclose(report.curve(runs[:1], None).high, [10.0, 11.0, 13.0])
 
 
 def test_what_cannot_be_compared_is_named(tmp_path):

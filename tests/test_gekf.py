@@ -231,12 +231,12 @@ def test_the_objective_by_hand():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rewards": np.zeros((3, 3))}, r"rewards have shape \(3, 3\)"),
-        ({"next_states": np.zeros((2, 3, 2), int)}, r"next_states have shape \(2, 3, 2\)"),
-        ({"expert_actions": np.zeros((2, 3), int)}, r"expert_actions have shape \(2, 3\)"),
-        ({"next_states": np.full((3, 3, 2), 3)}, "next_states contain 3"),
-        ({"expert_actions": np.full((3, 3), 2)}, "expert_actions contain 2"),
-        ({"expert_actions": np.zeros((3, 3))}, "must be integers"),
+        ({"rewards": np.zeros((3, 3))}, r"shape of rewards is \(3, 3\)"),
+        ({"next_states": np.zeros((2, 3, 2), int)}, r"shape of next_states is \(2, 3, 2\)"),
+        ({"expert_actions": np.zeros((2, 3), int)}, r"shape of expert_actions is \(2, 3\)"),
+        ({"next_states": np.full((3, 3, 2), 3)}, "next_states is 3, but must be in"),
+        ({"expert_actions": np.full((3, 3), 2)}, "expert_actions is 2"),
+        ({"expert_actions": np.zeros((3, 3))}, "float64, but must be integer"),
         ({"rewards": np.full((3, 3, 2), np.nan)}, "finite"),
         ({"eta": -1.0}, "eta is -1"),
         ({"gamma": 1.5}, "gamma is 1.5"),
@@ -261,9 +261,9 @@ def test_bad_input_is_named(changes, message):
 
 def test_checks_that_need_no_values_hold_under_jit():
     rewards, next_states, expert = random_problem(0)
-    with pytest.raises(ValueError, match=r"next_states have shape \(2, 3, 2\)"):
+    with pytest.raises(ValueError, match=r"shape of next_states is \(2, 3, 2\)"):
         backward_filter(rewards, next_states[:2], expert, eta=ETA)
-    with pytest.raises(ValueError, match="expert_actions contain 9"):
+    with pytest.raises(ValueError, match="expert_actions is 9"):
         jax.jit(lambda r: gekf.backward_filter(r, next_states, np.full_like(expert, 9), eta=ETA))(
             rewards
         )

@@ -229,7 +229,7 @@ def summary(steps, means, demo=None):
             for s, m in zip(steps, means, strict=True)
         ],
         "final": {"mean": means[-1]},
-        "demo": None if demo is None else {"score": demo},
+        "demo": None if demo is None else {"name": "d", "score": demo},
     }
 
 

@@ -263,7 +263,7 @@ def test_ez_greedy_that_never_repeats_is_epsilon_greedy():
             epsilon_values=(epsilon,),
             ez_max_repeat=1,
         )
-        act = quick_jit(acting.make_act(network.apply, config))
+        act = quick_jit(functools.partial(acting.act, network.apply, config))
         actor, actions = acting.init_actor(L), []
         for seed in range(2):
             action, actor = act(

@@ -21,14 +21,18 @@ LAYERS = (
     ("schedules",),
     ("posterior", "losses", "exploration", "networks", "replay", "envs", "gekf", "tabular"),
     ("agents",),
-    ("training", "demos"),
-    ("runs",),
-    ("policy",),
-    ("api",),
+    ("training", "demos", "policy"),
+    ("runs", "playing"),
+    ("api", "console"),
 )
 LAYER_OF = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}
 # Within a layer, these and no others.
-SIBLINGS = {("losses", "posterior"), ("gekf", "posterior"), ("tabular", "posterior")}
+SIBLINGS = {
+    ("losses", "posterior"),
+    ("gekf", "posterior"),
+    ("tabular", "posterior"),
+    ("tabular", "exploration"),
+}
 
 FLAGS = {"tyro", "argparse", "absl", "click", "getopt", "optparse"}
 CLOCKS = {"time", "datetime"}
@@ -168,13 +172,113 @@ def test_strangers(part, stranger):
             assert not f"{name}.".startswith(f"{stranger}."), f"{module} imports {name}"
 
 
-def test_experiments_do_not_reach_into_private_names():
-    paths = sorted(EXPERIMENTS.rglob("*.py"))
-    assert len(paths) > 10
-    for path in paths:
-        for name in imported(path.read_text(), module_name(path, ROOT)):
-            if name.startswith("bqfd_jax"):
-                assert not any(part.startswith("_") for part in name.split(".")), f"{path}: {name}"
+# What the library must leave to commands, and the files that may do it all the same.
+COMMANDS_ONLY = {
+    "sys.exit": {"console.py"},
+    "sys.argv": set(),
+    "jax.config.update": {"console.py"},
+    "signal.signal": {"runs/sinks.py"},
+    "print": {"console.py"},
+    "input": set(),
+}
+
+
+def dotted(node):
+    """`sys.exit` of the expression that says so; None for others."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (above := dotted(node.value)) is not None:
+        return f"{above}.{node.attr}"
+    return None
+
+
+def used(source):
+    """All that is named in a module's code, with the names in front of the dots."""
+    return {dotted(node) for node in ast.walk(ast.parse(source))} - {None}
+
+
+def test_the_walk_reads_what_is_used():
+    assert used("def f():\n    a.b.exit(c)\n    g().h") >= {"a.b.exit", "a.b", "a", "c"}
+    assert "h" not in used("g().h")
+
+
+@pytest.mark.parametrize("name", COMMANDS_ONLY)
+def test_the_library_leaves_the_process_to_its_caller(name):
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        # By its full name, or imported by the last of it.
+        if name in used(path.read_text()) or name in MODULES[module_name(path, ROOT)]
+    }
+    assert found == COMMANDS_ONLY[name]
+
+
+@every_module
+def test_only_sinks_know_signals(module):
+    assert "signal" not in MODULES[module] or module == "bqfd_jax.runs.sinks"
+
+
+def experiment_modules():
+    return {
+        module_name(path, ROOT): imported(
+            path.read_text(), module_name(path, ROOT), is_package=path.name == "__init__.py"
+        )
+        for path in sorted(EXPERIMENTS.rglob("*.py"))
+    }
+
+
+EXPERIMENT_MODULES = experiment_modules()
+NAMES = {path.parent.name for path in EXPERIMENTS.glob("*/__init__.py")}
+every_experiment = pytest.mark.parametrize("module", EXPERIMENT_MODULES)
+
+
+def foreign(module, names):
+    """Imports of one experiment by another; what stands beside them is no experiment."""
+    own = module.split(".")[1:2]
+    found = []
+    for name in sorted(names):
+        root, *parts = name.split(".")
+        if root == "experiments" and parts and parts[0] in NAMES - {*own}:
+            found.append(name)
+    return found
+
+
+def test_experiments_are_packages_that_can_be_run():
+    assert {"atari", "gym", "deep_sea", "expert_quality", "tabular", "demos", "benchmark"} == NAMES
+    for name in NAMES:
+        assert f"experiments.{name}.__main__" in EXPERIMENT_MODULES
+    assert {path.name for path in EXPERIMENTS.glob("*.py")} == {
+        "__init__.py", "__main__.py", "commands.py"
+    }  # fmt: skip
+
+
+def test_an_experiment_that_imports_another_is_found():
+    source = "from ..atari import x\nfrom experiments.atari.y import z\nfrom .. import commands\n"
+    names = imported(source + "from .own import a", "experiments.gym.training")
+    assert foreign("experiments.gym.training", names) == [
+        "experiments.atari.x",
+        "experiments.atari.y.z",
+    ]
+
+
+@every_experiment
+def test_no_experiment_imports_another(module):
+    assert foreign(module, EXPERIMENT_MODULES[module]) == []
+    # The wheel has them under another name, so that they may name each other only relatively.
+    text = ROOT.joinpath(*module.split("."))
+    text = (text / "__init__.py" if text.is_dir() else text.with_suffix(".py")).read_text()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            assert (node.module or "").split(".")[0] != "experiments", module
+        if isinstance(node, ast.Import):
+            assert not any(alias.name.split(".")[0] == "experiments" for alias in node.names)
+
+
+@every_experiment
+def test_experiments_do_not_reach_into_private_names(module):
+    for name in EXPERIMENT_MODULES[module]:
+        if name.startswith("bqfd_jax"):
+            assert not any(part.startswith("_") for part in name.split(".")), name
 
 
 def run_python(code):

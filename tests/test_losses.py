@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import rlax
 
 from bqfd_jax import losses, posterior
 
@@ -99,90 +98,6 @@ def test_double_q_is_differentiable_in_the_taken_action_only():
     gradient = in_batch(grad(losses.double_q_td_error, argnums))(*TRANSITION)
     zeros = jnp.zeros(3)
     expected = (jnp.array([0.0, -1.0, 0.0]), jnp.float32(0), jnp.float32(0), zeros, zeros)
-    chex.assert_trees_all_equal(gradient, expected)
-
-
-@pytest.mark.parametrize(
-    ("rewards", "discounts", "expected_return", "expected_discount"),
-    [
-        # 1 + 0.5 * 2 + 0.25 * 3, and 0.5^3
-        ([1.0, 2.0, 3.0], [0.5, 0.5, 0.5], 2.75, 0.125),
-        # 1 + 0.5 * 2 + 0.5 * 0.25 * 4, and 0.5 * 0.25 * 0.8
-        ([1.0, 2.0, 4.0], [0.5, 0.25, 0.8], 2.5, 0.1),
-        # the last discount is only for what comes after
-        ([1.0, 2.0, 4.0], [0.5, 0.25, 0.0], 2.5, 0.0),
-        # the episode ends with the second reward, which still counts
-        ([1.0, 2.0, ABSURD], [0.5, 0.0, 0.9], 2.0, 0.0),
-        ([1.0, ABSURD, ABSURD], [0.0, 1.0, 1.0], 1.0, 0.0),
-        ([7.0], [0.9], 7.0, 0.9),
-    ],
-)
-def test_n_step_return_by_hand(rewards, discounts, expected_return, expected_discount):
-    total, discount = in_batch(losses.n_step_return)(jnp.array(rewards), jnp.array(discounts))
-    chex.assert_shape([total, discount], ())
-    assert total == pytest.approx(expected_return, rel=1e-6)
-    assert discount == pytest.approx(expected_discount, rel=1e-6)
-
-
-def test_n_step_double_q_by_hand():
-    # The bootstrap is worth 0.9 * 0.8 * 0.5 * 3: gamma^n, not gamma.
-    td_error = in_batch(losses.n_step_double_q_td_error)(
-        *TRANSITION[:2], jnp.array([1.0, 2.0, 4.0]), jnp.array([0.9, 0.8, 0.5]), *TRANSITION[4:]
-    )
-    chex.assert_shape(td_error, ())
-    assert td_error == pytest.approx(1 + 0.9 * 2 + 0.72 * 4 + 0.36 * 3 - 2, rel=1e-5)
-
-
-def test_n_step_double_q_stops_at_the_end_of_the_episode():
-    absurd = jnp.full(3, ABSURD)
-    td_error = in_batch(losses.n_step_double_q_td_error)(
-        *TRANSITION[:2], jnp.array([1.0, 2.0, ABSURD]), jnp.array([0.5, 0.0, 0.9]), absurd, absurd
-    )
-    assert td_error == pytest.approx(1 + 0.5 * 2 - 2, abs=1e-6)
-
-
-def test_one_step_of_n_is_double_q():
-    q, a, reward, discount, value, selector = TRANSITION
-    n_step = in_batch(losses.n_step_double_q_td_error)(
-        q, a, reward[None], discount[None], value, selector
-    )
-    assert n_step == losses.double_q_td_error(*TRANSITION)
-
-
-@pytest.mark.parametrize("n", [2, 5])
-def test_n_step_double_q_agrees_with_rlax(n):
-    T = 12
-    rng = np.random.default_rng(n)
-    rewards = jnp.asarray(rng.normal(size=T), jnp.float32)
-    # Some of the episodes end within n steps.
-    discounts = jnp.asarray(0.95 * (rng.uniform(size=T) > 0.2), jnp.float32)
-    assert 0 < jnp.sum(discounts == 0) < T
-    q_value, q_selector = jnp.asarray(rng.normal(size=(2, T, 3)), jnp.float32)
-    bootstrap = q_value[jnp.arange(T), jnp.argmax(q_selector, axis=1)]
-    returns = jax.jit(rlax.n_step_bootstrapped_returns, static_argnums=3)(
-        rewards, discounts, bootstrap, n
-    )
-
-    starts = jnp.arange(T - n + 1)
-    window = starts[:, None] + jnp.arange(n)[None]
-    td_errors = jax.jit(
-        jax.vmap(losses.n_step_double_q_td_error, in_axes=(None, None, 0, 0, 0, 0))
-    )(
-        Q_TM1,
-        A_TM1,
-        rewards[window],
-        discounts[window],
-        q_value[starts + n - 1],
-        q_selector[starts + n - 1],
-    )
-    chex.assert_trees_all_close(td_errors, returns[: len(starts)] - 2.0, atol=1e-5)
-
-
-def test_n_step_double_q_is_differentiable_in_the_taken_action_only():
-    gradient = in_batch(grad(losses.n_step_double_q_td_error, (0, 2, 3, 4, 5)))(
-        *TRANSITION[:2], jnp.array([1.0, 2.0]), jnp.array([0.9, 0.8]), *TRANSITION[4:]
-    )
-    expected = (jnp.array([0.0, -1.0, 0.0]), *[jnp.zeros(2)] * 2, *[jnp.zeros(3)] * 2)
     chex.assert_trees_all_equal(gradient, expected)
 
 
@@ -379,8 +294,6 @@ def test_large_margin_gradient(q, expert_a, expected):
         lambda: losses.double_q_td_error(Q_TM1[None], *TRANSITION[1:]),
         lambda: losses.double_q_td_error(Q_TM1, A_TM1, R_T[None], *TRANSITION[3:]),
         lambda: losses.double_q_td_error(Q_TM1, jnp.float32(1.0), *TRANSITION[2:]),
-        lambda: losses.n_step_return(R_T, DISCOUNT_T),
-        lambda: losses.n_step_return(jnp.ones(3), jnp.ones(2)),
         lambda: bqfd()(*expert_transition()[:6], jnp.array([True]), jnp.int32(1)),
         lambda: bqfd()(*expert_transition()[:7], jnp.array([1])),
         lambda: losses.large_margin_loss(Q_TM1[None], A_TM1, margin=0.8),

@@ -386,7 +386,7 @@ def test_prior_does_not_learn():
 
 @pytest.mark.parametrize("size", [0, -1])
 def test_an_empty_ensemble_is_refused(size):
-    with pytest.raises(ValueError, match=f"at least one member, got {size}"):
+    with pytest.raises(ValueError, match=f"size is {size}, but must be at least 1"):
         networks.ensemble(SINGLE, size)
 
 

@@ -23,10 +23,10 @@ def drawn(monkeypatch):
 
 def test_curves_show_mean_and_middle_half(drawn, tmp_path):
     values = np.array([[0.0, 10.0], [1.0, 20.0], [2.0, 30.0], [3.0, 40.0], [100.0, 50.0]])
-    panels = {"one": {"a": values}, "two": {"a": values, "b": -values}}
-    path = plots.curves(
-        tmp_path / "c.png", panels, x_label="x", y_label="y", references={"two": 7.0}
-    )
+    curve, other = plots.over_seeds(values), plots.over_seeds(-values)
+    panels = {"one": {"a": curve}, "two": {"a": curve, "b": other}}
+    references = {"two": {"best possible": 7.0}}
+    path = plots.lines(tmp_path / "c.png", panels, x_label="x", y_label="y", references=references)
     assert path.stat().st_size > 0
     one, two = drawn[0].axes
     (line,) = one.lines
@@ -42,27 +42,47 @@ def test_curves_show_mean_and_middle_half(drawn, tmp_path):
 
 
 def test_a_single_point_is_visible(drawn, tmp_path):
-    panels = {"p": {"a": np.ones((2, 1))}}
-    plots.curves(tmp_path / "c.png", panels, x_label="x", y_label="y")
+    panels = {"p": {"a": plots.Line(np.ones(1), np.ones(1))}}
+    plots.lines(tmp_path / "c.png", panels, x_label="x", y_label="y")
     assert drawn[0].axes[0].lines[0].get_marker() == "o"
 
 
-def test_grids_hide_what_cannot_be_reached_and_share_a_scale_per_row(drawn, tmp_path):
+def test_an_agent_has_its_colour_wherever_it_stands(drawn, tmp_path):
+    line = plots.Line(np.arange(2), np.arange(2))
+    panels = {
+        "one": {"dqn": line, "BQfD": line},
+        "two": {"bqfd (strong)": line, "DQfD": line, "bqfd (weak)": line, "PDD DQN alone": line},
+    }
+    plots.lines(tmp_path / "c.png", panels, x_label="x", y_label="y")
+    looks = [
+        {drawn_line.get_label(): (drawn_line.get_color(), drawn_line.get_linestyle())}
+        for axis in drawn[0].axes
+        for drawn_line in axis.lines
+    ]
+    of = {label: look for entry in looks for label, look in entry.items()}
+    assert of["BQfD"][0] == of["bqfd (strong)"][0] == of["bqfd (weak)"][0]
+    assert of["bqfd (strong)"] != of["bqfd (weak)"]
+    assert len({of[name][0] for name in ("dqn", "BQfD", "DQfD", "PDD DQN alone")}) == 4
+
+
+def test_grids_hide_what_cannot_be_reached_and_have_a_scale_each(drawn, tmp_path):
     values = np.array([[1.0, 1e3], [-2.0, 0.5]])
     paths = np.array([[0, 1], [0, 0]])
     panels = {"case": {"a": (values, paths), "b": (values / 10, paths)}}
-    plots.grids(tmp_path / "g.png", panels, colour_label="gap")
+    plots.grids(tmp_path / "g.png", panels, colour_label="gap", goals={"case": "X"})
     first, second = drawn[0].axes[:2]
     shown = first.images[0].get_array()
     assert shown.mask.tolist() == [[False, True], [False, False]]
-    assert first.images[0].get_clim() == second.images[0].get_clim() == (-2.0, 2.0)
+    assert first.images[0].get_clim() == (-2.0, 2.0)
+    assert second.images[0].get_clim() == (-0.2, 0.2)
     assert [line.get_xdata().tolist() for line in first.lines] == [[0, 1], [0, 0]]
     assert first.get_title() == "case: a"
+    assert [(text.get_text(), text.get_position()) for text in first.texts] == [("X", (1, 1))]
 
 
 def test_grids_of_zeros_can_be_drawn(tmp_path):
     panels = {"case": {"a": (np.zeros((2, 2)), np.zeros((1, 2), int))}}
-    assert plots.grids(tmp_path / "g.png", panels, colour_label="gap").exists()
+    assert plots.grids(tmp_path / "g.png", panels, colour_label="gap", goals={}).exists()
 
 
 def test_heat_maps_share_one_scale_and_show_the_numbers(tmp_path, drawn):
@@ -81,22 +101,21 @@ def test_heat_maps_share_one_scale_and_show_the_numbers(tmp_path, drawn):
     assert first.images[0].get_clim() == second.images[0].get_clim() == (0.0, 1.0)
     assert [text.get_text() for text in second.texts] == ["2.00", "0.50"]
     assert [label.get_text() for label in first.get_xticklabels()] == ["1", "30"]
-    assert second.get_title() == "bomb: b"
+    assert (second.get_title(), first.get_ylabel()) == ("b", "bomb\ny")
 
 
-def test_intervals_are_drawn_around_their_estimates(tmp_path, drawn):
+def test_intervals_are_drawn_around_their_estimates_and_nothing_joins_them(tmp_path, drawn):
     estimate, low, high = np.array([1.0, 2.0]), np.array([0.5, 1.0]), np.array([2.0, 4.0])
+    line = plots.Line(np.arange(2), estimate, low, high)
     plots.intervals(
-        tmp_path / "i.png",
-        {"bomb": {"a": (estimate, low, high)}},
-        x_names=["p", "q"],
-        x_label="x",
-        y_label="y",
+        tmp_path / "i.png", {"bomb": {"a": line}}, x_names=["p", "q"], x_label="x", y_label="y"
     )
     (axis,) = drawn[0].axes
-    assert axis.lines[0].get_ydata().tolist() == [1.0, 2.0]
-    band = axis.collections[0].get_paths()[0].vertices
-    assert {tuple(corner) for corner in band} >= {(0, 0.5), (1, 1.0), (0, 2.0), (1, 4.0)}
+    (container,) = axis.containers
+    points, _, (bars,) = container
+    assert points.get_ydata().tolist() == [1.0, 2.0]
+    assert points.get_linestyle() == "None"
+    assert [bar[:, 1].tolist() for bar in bars.get_segments()] == [[0.5, 2.0], [1.0, 4.0]]
     assert [label.get_text() for label in axis.get_xticklabels()] == ["p", "q"]
 
 

@@ -262,21 +262,21 @@ def test_without_expert_or_without_eta_it_is_q_learning():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rewards": np.zeros((2, 2))}, r"rewards have shape \(2, 2\)"),
+        ({"rewards": np.zeros((2, 2))}, r"shape of rewards is \(2, 2\)"),
         ({"transitions": np.zeros((2, 2, 2, 2))}, r"transitions\[0, 0, 0\] must be prob.*\[0"),
         ({"transitions": np.full((2, 2, 2, 2), np.nan)}, r"transitions\[0, 0, 0\].*nan"),
-        ({"transitions": np.ones((3, 2, 2, 2)) / 2}, r"transitions have shape \(3, 2, 2, 2\)"),
+        ({"transitions": np.ones((3, 2, 2, 2)) / 2}, r"shape of transitions is \(3, 2, 2, 2\)"),
         ({"start": np.array([1.5, -0.5])}, "start.* must be probabilities"),
-        ({"start": np.array([1.0])}, r"start have shape \(1,\)"),
+        ({"start": np.array([1.0])}, r"shape of start is \(1,\)"),
         ({"rewards": np.full((2, 2, 2), np.inf)}, "finite"),
-        ({"states": np.zeros((2, 2), int)}, r"states have shape \(2, 2\), but actions \(1, 2\)"),
+        ({"states": np.zeros((2, 2), int)}, r"shape of actions is \(1, 2\), but must be \[2, 2\]"),
         (
             {"states": np.zeros((1, 3), int), "actions": np.zeros((1, 3), int)},
-            r"states have shape \(1, 3\), but must be \[N, 2\]",
+            r"shape of states is \(1, 3\), but must be \[N, 2\]",
         ),
-        ({"actions": np.full((1, 2), 2)}, "action is 2, but must lie in -1 .. 1"),
-        ({"states": np.full((1, 2), -1)}, "state is -1"),
-        ({"actions": np.zeros((1, 2))}, "must be integers"),
+        ({"actions": np.full((1, 2), 2)}, r"actions is 2, but must be in \[-1, 1\]"),
+        ({"states": np.full((1, 2), -1)}, "states is -1"),
+        ({"actions": np.zeros((1, 2))}, "float64, but must be integer"),
         ({"beta": -1.0}, "beta is -1.0"),
         ({"noise_ratio": float("nan")}, "noise_ratio is nan"),
         ({"eta": -1.0}, "eta is -1.0"),
@@ -307,9 +307,9 @@ def test_bad_input_is_named(changes, message):
 def test_demonstrations_are_checked_even_where_the_problem_is_traced():
     problem = deep_sea_problem(3, "bomb")
     wrong = tabular.Demonstrations(np.zeros((1, 3), int), np.full((1, 3), 7))
-    with pytest.raises(ValueError, match="action is 7"):
+    with pytest.raises(ValueError, match="actions is 7"):
         jax.jit(lambda p: run(p, wrong, episodes=1).returns)(problem)
-    with pytest.raises(ValueError, match="transitions have shape"):
+    with pytest.raises(ValueError, match="shape of transitions is"):
         jax.jit(lambda p: run(p, episodes=1).returns)(problem._replace(transitions=np.ones((1, 1))))
 
 

@@ -26,26 +26,9 @@ def init_actor(num_lanes: int) -> ActorState:
     return ActorState(ez=ez, member=jnp.zeros(num_lanes, jnp.int32))
 
 
-def make_act(
-    apply: Callable[[Params, Array], Array], config: AgentConfig, *, ensemble_size: int = 0
-) -> Callable[..., tuple[Array, ActorState]]:
-    """`act` for a network and a config.
-
-    Args:
-      apply: the network; Q-values `[L, A]`, or `[L, K, A]` with an ensemble.
-      config: exploration and its schedule.
-      ensemble_size: K, or 0 for a single network.  Each episode follows one member.
-
-    Returns:
-      `act(key, params, actor, observation, is_first, step)`, see below.
-    """
-    return functools.partial(act, apply, config, ensemble_size)
-
-
 def act(
     apply: Callable[[Params, Array], Array],
     config: AgentConfig,
-    ensemble_size: int,
     key: Array,
     params: Params,
     actor: ActorState,
@@ -56,9 +39,9 @@ def act(
     """One action per lane.
 
     Args:
-      apply: bound by `make_act`, as are the next two.
+      apply: the network; Q-values `[L, A]`, or `[L, K, A]` of an ensemble, of which each episode
+        follows one member.
       config: exploration and its schedule.
-      ensemble_size: networks, or 0.
       key: consumed.
       params: of the network that acts.
       actor: what was remembered.
@@ -71,8 +54,9 @@ def act(
     """
     member_key, action_key = jax.random.split(key)
     q = apply(params, observation)
-    if ensemble_size:
-        actor = _draw_members(member_key, actor, is_first, ensemble_size)
+    if q.ndim == 3:
+        fresh = jax.random.randint(member_key, is_first.shape, 0, q.shape[1])
+        actor = actor.replace(member=jnp.where(is_first, fresh, actor.member))
         q = jnp.take_along_axis(q, actor.member[:, None, None], axis=1)[:, 0]
     chex.assert_rank(q, 2)
     keys = jax.random.split(action_key, is_first.shape[0])
@@ -88,8 +72,3 @@ def act(
     pick = jax.vmap(pick, in_axes=(0, 0, 0, 0, None))
     action, ez = pick(keys, q, actor.ez, is_first, epsilon)
     return action, actor.replace(ez=ez)
-
-
-def _draw_members(key: Array, actor: ActorState, is_first: Array, ensemble_size: int) -> ActorState:
-    fresh = jax.random.randint(key, is_first.shape, 0, ensemble_size)
-    return actor.replace(member=jnp.where(is_first, fresh, actor.member))

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from bqfd_jax import losses
-from bqfd_jax.agents import acting, learner, td
+from bqfd_jax.agents import learner, td
 from bqfd_jax.agents.config import BootstrappedConfig
 from bqfd_jax.networks import Network, ensemble
 from bqfd_jax.replay import Replay
@@ -50,17 +50,4 @@ def make_agent(
 ) -> learner.Agent:
     """Bootstrapped DQN: `config.ensemble_size` copies of `network`, learning from `replay`."""
     members = ensemble(network, config.ensemble_size, prior_scale=config.prior_scale)
-
-    def priority(td_size: Array, is_expert: Array, step: Array) -> Array:
-        del is_expert, step
-        return td_size + config.priority_epsilon
-
-    return learner.make_agent(
-        init_params=members.init,
-        act=acting.make_act(members.apply, config, ensemble_size=config.ensemble_size),
-        q_values=lambda params, observation: jnp.mean(members.apply(params, observation), axis=1),
-        loss=make_loss(members, config),
-        priority=priority,
-        config=config,
-        replay=replay,
-    )
+    return learner.make_agent(members, config, replay, loss=make_loss(members, config))

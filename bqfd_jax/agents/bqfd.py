@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from bqfd_jax import losses, posterior, schedules
-from bqfd_jax.agents import acting, learner, td
+from bqfd_jax.agents import learner, td
 from bqfd_jax.agents.config import BqfdConfig
 from bqfd_jax.networks import Network
 from bqfd_jax.replay import Replay, ReplayState
@@ -36,7 +36,7 @@ def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
         q_tm1 = q_path[:, 0]
         q_policy = _path_q(network, target_params, batch) if config.weight_from_target else q_path
         q_policy = jax.lax.stop_gradient(q_policy)
-        weight = posterior.visit_weight(batch.path_visit_count, **_posterior_options(config))
+        weight = visit_weight(config, batch.path_visit_count)
         expert = (batch.is_expert, weight[:, 0])
         total, td_errors = 0.0, []
         for look in td.lookaheads(network.apply, params, target_params, batch, config):
@@ -64,6 +64,12 @@ def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
     return loss
 
 
+def visit_weight(config: BqfdConfig, count: Array) -> Array:
+    """`posterior.visit_weight` of counts of any shape, as a config has it."""
+    options = {name: getattr(config, name) for name in ("beta", "variance", "noise_ratio")}
+    return posterior.visit_weight(count, **options)
+
+
 def make_agent(network: Network, config: BqfdConfig, replay: Replay | None = None) -> learner.Agent:
     """BQfD on `network`, learning from `replay`."""
     demo_factor = schedules.piecewise_linear(
@@ -75,28 +81,14 @@ def make_agent(network: Network, config: BqfdConfig, replay: Replay | None = Non
         return factor * (td_size + config.priority_epsilon)
 
     def describe(replay_state: ReplayState) -> learner.Metrics:
-        weight = posterior.visit_weight(replay_state.visit_count, **_posterior_options(config))
+        weight = visit_weight(config, replay_state.visit_count)
         starts = ~replay_state.rows.is_last[: weight.shape[0]]
         return {"visit_weight": jnp.sum(weight * starts) / jnp.maximum(jnp.sum(starts), 1)}
 
+    loss = make_loss(network, config)
     return learner.make_agent(
-        init_params=network.init,
-        act=acting.make_act(network.apply, config),
-        q_values=network.apply,
-        loss=make_loss(network, config),
-        priority=priority,
-        config=config,
-        replay=replay,
-        describe=describe,
+        network, config, replay, loss=loss, priority=priority, describe=describe
     )
-
-
-def _posterior_options(config: BqfdConfig) -> dict[str, float]:
-    return {
-        "beta": config.beta,
-        "variance": config.variance,
-        "noise_ratio": config.noise_ratio,
-    }
 
 
 def _batched(function: Callable[..., Array], **options: Any) -> Callable[..., Array]:

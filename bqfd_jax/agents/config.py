@@ -1,9 +1,11 @@
 """What can be set in an agent; every count is in agent steps or in updates, and says which."""
 
 import dataclasses
-import itertools
-import math
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from bqfd_jax import checks, schedules
+
+Exploration = Literal["epsilon", "ez"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +40,7 @@ class AgentConfig:
     """PER's beta: how far importance weights undo the prioritization."""
     priority_epsilon: float = 1e-3
     """Added to the TD error of every row to make its priority."""
-    exploration: Literal["epsilon", "ez"] = "epsilon"
+    exploration: Exploration = "epsilon"
     """Random actions last one step (epsilon) or a zeta-distributed while (ez)."""
     epsilon_steps: tuple[int, ...] = (0,)
     """Agent steps at which epsilon takes the values below; straight lines between them."""
@@ -63,42 +65,22 @@ class AgentConfig:
         }
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            finite = not isinstance(value, float) or math.isfinite(value)
-            self._require(field.name, finite, "a finite number")
-        for name in ("batch_size", "target_period", "n_step", "ez_max_repeat"):
-            self._require(name, getattr(self, name) >= 1, "at least 1")
-        for name in ("learning_rate", "adam_epsilon", "max_gradient_norm", "ez_exponent"):
-            self._require(name, getattr(self, name) > 0, "greater than 0")
-        for name in ("gamma", "priority_exponent", "importance_exponent"):
-            self._require(name, 0 <= getattr(self, name) <= 1, "in [0, 1]")
-        self._require("target_step_size", 0 < self.target_step_size <= 1, "in (0, 1]")
-        # Without it a row whose TD error is once zero would never be drawn again.
-        self._require("priority_epsilon", self.priority_epsilon > 0, "greater than 0")
-        for name in (
-            "one_step_weight",
-            "n_step_weight",
-            "huber_delta",
-            "pretrain_updates",
-        ):
-            self._require(name, getattr(self, name) >= 0, "at least 0")
+        checks.at_least(1, **self._values("batch_size", "target_period", "n_step", "ez_max_repeat"))
+        # With an epsilon of 0 a row whose TD error is once zero would never be drawn again.
+        checks.above(0, **self._values("priority_epsilon", "ez_exponent"))
+        checks.above(0, **self._values("learning_rate", "adam_epsilon", "max_gradient_norm"))
+        checks.within(0, 1, **self._values("gamma", "priority_exponent", "importance_exponent"))
+        checks.above_up_to(0, 1, target_step_size=self.target_step_size)
+        checks.at_least(0, **self._values("huber_delta", "pretrain_updates"))
+        checks.at_least(0, **self._values("one_step_weight", "n_step_weight"))
         if self.one_step_weight == self.n_step_weight == 0:
             raise ValueError("one_step_weight and n_step_weight are both 0; one must be positive")
-        kinds = ("epsilon", "ez")
-        self._require("exploration", self.exploration in kinds, f"one of {', '.join(kinds)}")
-        self._require_schedule("epsilon_steps", "epsilon_values")
-        self._require("epsilon_values", all(0 <= e <= 1 for e in self.epsilon_values), "in [0, 1]")
+        checks.one_of(get_args(Exploration), exploration=self.exploration)
+        checks.within(0, 1, epsilon_values=self.epsilon_values)
+        schedules.check(**self._values("epsilon_steps", "epsilon_values"))
 
-    def _require_schedule(self, steps: str, values: str) -> None:
-        points, given = getattr(self, steps), getattr(self, values)
-        rises = all(earlier < later for earlier, later in itertools.pairwise(points))
-        self._require(steps, len(points) > 0 and rises, "increasing agent steps")
-        self._require(values, len(given) == len(points), f"as many values as {steps} {points}")
-
-    def _require(self, name: str, holds: bool, expected: str) -> None:
-        if not holds:
-            raise ValueError(f"{name} is {getattr(self, name)}, but must be {expected}")
+    def _values(self, *names: str) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,9 +104,8 @@ class DqfdConfig(AgentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("margin", "margin_weight", "l2_weight"):
-            self._require(name, getattr(self, name) >= 0, "at least 0")
-        self._require("demo_priority_bonus", self.demo_priority_bonus > 0, "greater than 0")
+        checks.at_least(0, **self._values("margin", "margin_weight", "l2_weight"))
+        checks.above(0, demo_priority_bonus=self.demo_priority_bonus)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,25 +145,21 @@ class BqfdConfig(AgentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("eta", "variance", "noise_ratio", "zeta", "n_step_zeta"):
-            self._require(name, getattr(self, name) >= 0, "at least 0")
-        self._require("beta", self.beta > 0, "greater than 0")
-        self._require(
-            "correction_steps",
+        checks.at_least(0, **self._values("eta", "variance", "noise_ratio", "zeta", "n_step_zeta"))
+        checks.above(0, **self._values("beta", "demo_priority_factors"))
+        schedules.check(**self._values("demo_priority_steps", "demo_priority_factors"))
+        checks.require(
             1 <= self.correction_steps <= self.n_step,
+            "correction_steps",
+            self.correction_steps,
             f"between 1 and n_step ({self.n_step})",
         )
-        if self.correct_all_actions and self.correction_steps > 1:
-            raise ValueError(
-                f"correction_steps is {self.correction_steps}, but must be 1 with "
-                "correct_all_actions"
+        if self.correct_all_actions:
+            steps, stops = self.correction_steps, self.stop_correction_gradient
+            checks.require(steps == 1, "correction_steps", steps, "1 with correct_all_actions")
+            checks.require(
+                stops, "stop_correction_gradient", stops, "True with correct_all_actions"
             )
-        if self.correct_all_actions and not self.stop_correction_gradient:
-            raise ValueError("stop_correction_gradient must be True with correct_all_actions")
-        self._require_schedule("demo_priority_steps", "demo_priority_factors")
-        self._require(
-            "demo_priority_factors", all(f > 0 for f in self.demo_priority_factors), "positive"
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,6 +175,6 @@ class BootstrappedConfig(AgentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require("ensemble_size", self.ensemble_size >= 1, "at least 1")
-        self._require("mask_probability", 0 < self.mask_probability <= 1, "in (0, 1]")
-        self._require("prior_scale", self.prior_scale >= 0, "at least 0")
+        checks.at_least(1, ensemble_size=self.ensemble_size)
+        checks.above_up_to(0, 1, mask_probability=self.mask_probability)
+        checks.at_least(0, prior_scale=self.prior_scale)

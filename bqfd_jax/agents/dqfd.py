@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bqfd_jax import losses
-from bqfd_jax.agents import acting, learner, pdd_dqn
+from bqfd_jax.agents import learner, pdd_dqn
 from bqfd_jax.agents.config import DqfdConfig
 from bqfd_jax.networks import Network
 from bqfd_jax.replay import Replay
@@ -38,12 +38,5 @@ def make_agent(network: Network, config: DqfdConfig, replay: Replay | None = Non
         del step
         return td_size + jnp.where(is_expert, config.demo_priority_bonus, config.priority_epsilon)
 
-    return learner.make_agent(
-        init_params=network.init,
-        act=acting.make_act(network.apply, config),
-        q_values=network.apply,
-        loss=make_loss(network, config),
-        priority=priority,
-        config=config,
-        replay=replay,
-    )
+    loss = make_loss(network, config)
+    return learner.make_agent(network, config, replay, loss=loss, priority=priority)

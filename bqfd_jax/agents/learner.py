@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bqfd_jax.agents.acting import ActorState, init_actor
+from bqfd_jax.agents.acting import ActorState, act, init_actor
 from bqfd_jax.agents.config import AgentConfig
+from bqfd_jax.networks import Network, mean_q
 from bqfd_jax.replay import Replay, ReplayState
 from bqfd_jax.types import Array, Batch, LearnerState, LossOutput, Params
 
@@ -39,7 +40,7 @@ class Agent(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What an agent's update is made of; all static."""
+    """What an agent's update is made of; all static, and bound by `make_agent`."""
 
     loss: Loss  # (params, target_params, batch) -> (scalar, `LossOutput`)
     priority: Priority
@@ -49,13 +50,10 @@ class Parts(NamedTuple):
 
 
 def init(
-    init_params: Callable[[Array, Array], Params],
-    optimizer: optax.GradientTransformation,
-    key: Array,
-    observation: Array,
+    network: Network, optimizer: optax.GradientTransformation, key: Array, observation: Array
 ) -> LearnerState:
     """A new learner; the key is consumed, and the observation is only an example."""
-    params = init_params(key, observation)
+    params = network.init(key, observation)
     return LearnerState(
         params=params,
         # A copy: two donated buffers must not be one.
@@ -66,15 +64,9 @@ def init(
 
 
 def learn(parts: Parts, learner: LearnerState, batch: Batch) -> tuple[LearnerState, Array, Metrics]:
-    """Differentiates, steps and moves the target.
+    """Differentiates, steps and moves the target; the batch may come from any replay.
 
-    Args:
-      parts: bound by `make_agent`.
-      learner: may be donated.
-      batch: from any replay.
-
-    Returns:
-      The new learner, the TD errors `[B]` that priorities are made of, and metrics.
+    Returns the new learner, the TD errors `[B]` that priorities are made of, and metrics.
     """
     (loss_value, output), gradients = jax.value_and_grad(parts.loss, has_aux=True)(
         learner.params, learner.target_params, batch
@@ -91,7 +83,7 @@ def learn(parts: Parts, learner: LearnerState, batch: Batch) -> tuple[LearnerSta
     )
     metrics = {
         "loss": loss_value,
-        "gradient_norm": optax.global_norm(gradients),
+        "gradient_norm": optax.tree.norm(gradients),
         "expert_share": jnp.mean(batch.is_expert, dtype=jnp.float32),
         **output.metrics,
     }
@@ -101,17 +93,9 @@ def learn(parts: Parts, learner: LearnerState, batch: Batch) -> tuple[LearnerSta
 def update(
     parts: Parts, key: Array, learner: LearnerState, replay_state: ReplayState, step: Array
 ) -> tuple[LearnerState, ReplayState, Metrics]:
-    """Draws by priority, learns, writes priorities and visits back.
+    """Draws by priority, learns, writes priorities and visits back; `step` is for schedules.
 
-    Args:
-      parts: bound by `make_agent`.
-      key: consumed.
-      learner: donate it.
-      replay_state: donate it.
-      step: the agent step that schedules look at.
-
-    Returns:
-      The new learner, the new state of the replay, and metrics.
+    The key is consumed; donate the learner and the state of the replay.
     """
     config, replay = parts.config, parts.replay
     batch = replay.sample(key, replay_state, config.batch_size, config.importance_exponent)
@@ -130,27 +114,31 @@ def pretrain(
 
 
 def make_agent(
-    *,
-    init_params: Callable[[Array, Array], Params],
-    act: Callable[..., tuple[Array, ActorState]],
-    q_values: Callable[[Params, Array], Array],
-    loss: Loss,
-    priority: Priority,
+    network: Network,
     config: AgentConfig,
-    replay: Replay | None,
+    replay: Replay | None = None,
+    *,
+    loss: Loss,
+    priority: Priority | None = None,
     describe: Callable[[ReplayState], Metrics] = lambda replay_state: {},
 ) -> Agent:
-    """Binds what is an agent's own to what all share."""
+    """Binds what is an agent's own to what all share.
+
+    With an ensemble, each episode follows one member, and `q_values` are the members' mean.
+    Without a `priority` of its own, all rows have their TD error and `priority_epsilon`.
+    """
     if replay is not None:
         _check_agree(config, replay)
+    if priority is None:
+        priority = functools.partial(_plain_priority, config.priority_epsilon)
     optimizer = make_optimizer(config)
     parts = Parts(loss, priority, optimizer, config, replay)
     return Agent(
         gamma=config.gamma,
-        init=functools.partial(init, init_params, optimizer),
+        init=functools.partial(init, network, optimizer),
         init_actor=init_actor,
-        act=act,
-        q_values=q_values,
+        act=functools.partial(act, network.apply, config),
+        q_values=functools.partial(mean_q, network.apply),
         learn=functools.partial(learn, parts),
         priority=priority,
         update=functools.partial(update, parts) if replay else _refuse,
@@ -181,6 +169,11 @@ def _learn_and_prioritise(
     learner, td_error, metrics = learn(parts, learner, batch)
     priorities = parts.priority(jnp.abs(td_error), batch.is_expert, step)
     return learner, parts.replay.set_priorities(replay_state, batch.index, priorities), metrics
+
+
+def _plain_priority(epsilon: float, td_size: Array, is_expert: Array, step: Array) -> Array:
+    del is_expert, step
+    return td_size + epsilon
 
 
 def _refuse(*unused: object) -> NoReturn:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from bqfd_jax import losses
-from bqfd_jax.agents import acting, learner, td
+from bqfd_jax.agents import learner, td
 from bqfd_jax.agents.config import PddDqnConfig
 from bqfd_jax.networks import Network
 from bqfd_jax.replay import Replay
@@ -32,17 +32,4 @@ def make_agent(
     network: Network, config: PddDqnConfig, replay: Replay | None = None
 ) -> learner.Agent:
     """PDD DQN on `network`, learning from `replay`."""
-
-    def priority(td_size: Array, is_expert: Array, step: Array) -> Array:
-        del is_expert, step
-        return td_size + config.priority_epsilon
-
-    return learner.make_agent(
-        init_params=network.init,
-        act=acting.make_act(network.apply, config),
-        q_values=network.apply,
-        loss=make_loss(network, config),
-        priority=priority,
-        config=config,
-        replay=replay,
-    )
+    return learner.make_agent(network, config, replay, loss=make_loss(network, config))

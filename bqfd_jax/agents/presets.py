@@ -8,6 +8,7 @@ A preset holds for every environment of its kind; only the paper's depends a lit
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+from bqfd_jax import checks
 from bqfd_jax.agents import bootstrapped, bqfd, dqfd, pdd_dqn
 from bqfd_jax.agents.config import (
     AgentConfig,
@@ -50,29 +51,21 @@ def agent_config(
         of it, the other presets do not depend on it.
       game: name of an Atari game; only `paper` looks at it.
     """
-    _require_known("agent", agent, AGENTS)
-    _require_known("preset", preset, _OPTIONS)
+    checks.one_of(AGENTS, agent=agent)
+    checks.one_of(_OPTIONS, preset=preset)
     return AGENTS[agent].config(**_OPTIONS[preset](agent, steps, game))
 
 
 def run_options(preset: PresetName, *, game: str | None = None) -> dict[str, Any]:
     """Options of a run in which a preset differs from the defaults of a run's config.
 
-    Those defaults suit a small machine, so only `paper` differs.
-
-    Args:
-      preset: which set.
-      game: name of an Atari game; decides how long the paper trained.
+    Those defaults suit a small machine, so only `paper` differs; how long it trains depends on
+    the Atari game.
     """
-    _require_known("preset", preset, _OPTIONS)
+    checks.one_of(_OPTIONS, preset=preset)
     if preset != "paper":
         return {}
     return _PAPER_RUN | {"steps": PAPER_STEPS.get(game, 100_000_000)}
-
-
-def _require_known(what: str, name: str, known: dict[str, Any]) -> None:
-    if name not in known:
-        raise ValueError(f"{what} is {name!r}, but must be one of {', '.join(known)}")
 
 
 # --- Atari; rewards are logarithmic, and so on the same scale in all games ---

@@ -14,16 +14,10 @@ AutoResetStep = Callable[[Array, Any, Any, Array], tuple[Any, EnvStep, Array]]
 def auto_reset(env: Environment) -> AutoResetStep:
     """Wraps the raw step so that an episode that ended is followed by a new one.
 
-    What was learnt from the step and where acting goes on are returned apart: the `EnvStep` always
-    holds the real last observation, from which a truncated episode must bootstrap.
-
-    Args:
-      env: any jnp environment.
-
-    Returns:
-      `step(key, params, state, action) -> (state, env_step, next_observation)`.  If the step ended
-      the episode, by termination or truncation, `state` and `next_observation` are those of a
-      fresh reset; otherwise they are the raw step's.  The key is consumed.
+    What was learnt from the step and where acting goes on are returned apart,
+    `step(key, params, state, action) -> (state, env_step, next_observation)`.  The `EnvStep` always
+    holds the real last observation, from which a truncated episode must bootstrap; if the episode
+    ended, `state` and `next_observation` are those of a fresh reset.  The key is consumed.
     """
 
     def step(key: Array, params: Any, state: Any, action: Array) -> tuple[Any, EnvStep, Array]:

@@ -16,13 +16,14 @@ start only its bottom cell can be reached (a column never exceeds its row), so t
 but in the entries of `deep_sea_values.optimal_q` that no episode visits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bqfd_jax import checks
 from bqfd_jax.types import Array, Environment, EnvStep, Row
 
 
@@ -52,26 +53,12 @@ Rule = Callable[[Array, Array, Params], Array]  # (key, frame [2], params) -> ac
 
 
 def treasure(size: int) -> Params:
-    """The paper's DeepSea with +1 in the corner: the path all the way right is the best one.
-
-    Args:
-      size: number N of rows and columns.
-
-    Returns:
-      Parameters for `make(size)`.
-    """
+    """The paper's DeepSea with +1 in the corner: the path all the way right is the best one."""
     return _paper(size, corner_reward=1.0)
 
 
 def bomb(size: int) -> Params:
-    """The paper's DeepSea with -1 in the corner: an expert who goes right all the way misleads.
-
-    Args:
-      size: number N of rows and columns.
-
-    Returns:
-      Parameters for `make(size)`.
-    """
+    """The paper's DeepSea with -1 in the corner: an expert who goes right all the way misleads."""
     return _paper(size, corner_reward=-1.0)
 
 
@@ -80,17 +67,8 @@ def decoy(size: int) -> Params:
 
     The corner pays 0.5.  Moving right in the middle of the last row pays 1: an agent on the way to
     the corner gets there by N / 4 moves to the left.
-
-    Args:
-      size: number N of rows and columns, at least 3.
-
-    Returns:
-      Parameters for `make(size)`.
     """
-    if size < 3:
-        raise ValueError(
-            f"size is {size}, expected at least 3: there must be room beside the corner."
-        )
+    checks.require(size >= 3, "size", size, "at least 3: there must be room beside the corner")
     # From the diagonal, row + column stays even: an odd distance could not be reached from there.
     return _paper(size, corner_reward=0.5).replace(
         side_column=jnp.int32(size - 1 - 2 * max(size // 4, 1)), side_reward=jnp.float32(1.0)
@@ -107,21 +85,20 @@ def bsuite(
     """DeepSea by the rules of `bsuite.environments.deep_sea`.
 
     Args:
-      size: number N of rows and columns.
+      size: number N of rows and columns, as for all that follows.
       right_action: which action, 0 or 1, means right in each cell, `[N, N]`; bsuite draws it from
         fair coins.  None: action 1 everywhere.
       stochastic: right moves slip with probability 1/N (and cost all the same), and any action in
         a bottom corner, left or right, adds N(0, 1) to its reward.
       unscaled_move_cost: cost of N right moves.
-
-    Returns:
-      Parameters for `make(size)`.
     """
     check_size(size)
     if right_action is None:
         right_action = jnp.ones((size, size), jnp.int32)
     check_table(right_action, size)
-    _check_actions(right_action)
+    if not checks.is_traced(right_action):
+        zero_or_one = np.isin(right_action, (0, 1))
+        checks.require(zero_or_one, "right_action", np.unique(right_action), "0 or 1 in every cell")
     return Params(
         corner_reward=jnp.float32(1.0),
         move_cost=jnp.float32(unscaled_move_cost / size),
@@ -139,13 +116,7 @@ def make(size: int) -> Environment:
 
     An observation is the position `(row, column)`, `[2]` int32; after the last step it is
     `(N, column)`, below the grid.  The step never resets.  Stepping on after the end stays there,
-    still terminated and with reward 0.
-
-    Args:
-      size: number N of rows and columns, at least 2.
-
-    Returns:
-      Pure functions that jit and vmap.  `reset` ignores its key; `step` consumes it.
+    still terminated and with reward 0.  `reset` ignores its key; `step` consumes it.
     """
     check_size(size)
 
@@ -192,30 +163,18 @@ def make(size: int) -> Environment:
 def encode_position(size: int) -> Callable[[Array], Array]:
     """Features for networks: row and column, each scaled so that the grid spans [-1, 1].
 
-    Args:
-      size: number N of rows and columns.
-
-    Returns:
-      A function of frames, `[..., 2]` integer, to `[..., 2]` float32.  The position below the grid
-      is scaled alike and so lies one row beyond 1.
+    From frames, `[..., 2]` integer, to `[..., 2]` float32.  The position below the grid is scaled
+    alike and so lies one row beyond 1.
     """
     check_size(size)
-
-    def encode(frame: Array) -> Array:
-        return 2.0 * jnp.asarray(frame, jnp.float32) / (size - 1) - 1.0
-
-    return encode
+    return lambda frame: 2.0 * jnp.asarray(frame, jnp.float32) / (size - 1) - 1.0
 
 
 def encode_one_hot(size: int) -> Callable[[Array], Array]:
     """Features for networks: bsuite's observation, one of N*N cells, flattened row by row.
 
-    Args:
-      size: number N of rows and columns.
-
-    Returns:
-      A function of frames, `[..., 2]` integer, to `[..., N * N]` float32, all zeros for the
-      position below the grid.
+    From frames, `[..., 2]` integer, to `[..., N * N]` float32, all zeros for the position below the
+    grid.
     """
     check_size(size)
 
@@ -233,27 +192,12 @@ def always_right(key: Array, frame: Array, params: Params) -> Array:
     return params.right_action[frame[0], frame[1]]
 
 
-def always_left(key: Array, frame: Array, params: Params) -> Array:
-    """The rule that stays at the left edge and pays nothing."""
-    del key
-    return 1 - params.right_action[frame[0], frame[1]]
-
-
 def demonstrate(
     key: Array, env: Environment, params: Params, rule: Rule, *, size: int, gamma: float
 ) -> Row:
-    """One whole episode of an action rule, as rows for a replay.
+    """One whole episode of an action rule in `make(size)`, as rows `[N]` for a replay.
 
-    Args:
-      key: consumed.
-      env: `make(size)`.
-      params: which DeepSea.
-      rule: `(key, frame, params) -> action`, e.g. `always_right`.
-      size: number N of rows, and so of steps.
-      gamma: discount of every step but the last, whose discount is 0.
-
-    Returns:
-      Rows of shape `[N]`; none has `is_last` set, as the last one's discount is 0.
+    The last row's discount is 0, and so none has `is_last` set.  The key is consumed.
     """
     reset_key, scan_key = jax.random.split(key)
     start = env.reset(reset_key, params)
@@ -277,22 +221,6 @@ def demonstrate(
     return rows
 
 
-def concatenate(trajectories: Sequence[Row]) -> Row:
-    """Joins trajectories one after the other along their leading axis.
-
-    Args:
-      trajectories: at least one `Row`, each with a leading time axis.
-
-    Returns:
-      One `Row` as long as all of them together.
-    """
-    if not trajectories:
-        raise ValueError(
-            "trajectories is empty, expected at least one Row: pass what `demonstrate` returns."
-        )
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trajectories)
-
-
 def right_reward(params: Params, row: Array, column: Array, size: int) -> Array:
     """Reward of a right move from `row` and `column`, without noise; shaped like `column`."""
     corner_cost = jnp.where(params.corner_pays_move_cost, params.move_cost, 0.0)
@@ -303,11 +231,8 @@ def right_reward(params: Params, row: Array, column: Array, size: int) -> Array:
 
 def check_size(size: int) -> None:
     """Raises `ValueError` unless there is room for a corner besides the start."""
-    if size < 2:
-        raise ValueError(
-            f"size is {size}, expected at least 2: on fewer columns the start is the corner. "
-            "Choose a larger grid."
-        )
+    expected = "at least 2: on fewer columns the start is the corner"
+    checks.require(size >= 2, "size", size, expected)
 
 
 def check_table(right_action: Array, size: int) -> None:
@@ -327,15 +252,3 @@ def _paper(size: int, *, corner_reward: float) -> Params:
 
 def _observe(state: State) -> Array:
     return jnp.stack([state.row, state.column])
-
-
-def _check_actions(right_action: Array) -> None:
-    # Under vmap or jit the values are not known yet.
-    if isinstance(right_action, jax.core.Tracer):
-        return
-    actions = np.unique(np.asarray(right_action))
-    if not np.isin(actions, (0, 1)).all():
-        raise ValueError(
-            f"right_action holds {actions.tolist()}, expected only 0 and 1: "
-            "give for each cell the id of the action that moves right."
-        )

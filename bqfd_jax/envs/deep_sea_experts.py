@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bqfd_jax import checks
 from bqfd_jax.envs import deep_sea
 from bqfd_jax.types import Array, Environment, Row
 
@@ -15,15 +16,11 @@ from bqfd_jax.types import Array, Environment, Row
 def boltzmann(q: Array, eta: float) -> Array:
     """An expert that takes actions in proportion to `exp(eta q)`.
 
-    Args:
-      q: what it takes the actions to be worth, `[N, N, 2]`, e.g. `deep_sea_values.optimal_q`.
-      eta: infinity always takes the best action, 0 any, minus infinity always the worst.
-
-    Returns:
-      The expert.
+    `q`, `[N, N, 2]`, is what it takes the actions to be worth, e.g. `deep_sea_values.optimal_q`.
+    With an eta of infinity it always takes the best action, with 0 any, with minus infinity the
+    worst.
     """
-    if np.isnan(eta):
-        raise ValueError("eta is nan, expected a number; it may be infinite.")
+    checks.require(not np.isnan(eta), "eta", eta, "a number; it may be infinite")
     gap = q[..., 1] - q[..., 0]
     if np.isinf(eta):
         return (gap * np.sign(eta) > 0).astype(jnp.float32)
@@ -33,27 +30,16 @@ def boltzmann(q: Array, eta: float) -> Array:
 def erring(q: Array, probability: float) -> Array:
     """An expert that takes the worse action with this probability, whatever it costs.
 
-    Args:
-      q: action values, `[N, N, 2]`.
-      probability: of an error, in every cell.
-
-    Returns:
-      The expert.
+    The action values `q` are `[N, N, 2]`.
     """
-    if not 0 <= probability <= 1:
-        raise ValueError(f"probability is {probability}, expected a number in [0, 1].")
+    checks.within(0, 1, probability=probability)
     return jnp.where(q[..., 1] > q[..., 0], 1.0 - probability, probability)
 
 
 def right_until(q: Array, row: int) -> Array:
     """An expert that takes the best action above this row, and the worst from there on.
 
-    Args:
-      q: action values, `[N, N, 2]`.
-      row: 0 is always wrong, N always right.
-
-    Returns:
-      The expert.
+    The action values `q` are `[N, N, 2]`.
     """
     above = jnp.arange(q.shape[0])[:, None] < row
     return jnp.where(above, boltzmann(q, np.inf), boltzmann(q, -np.inf))
@@ -88,7 +74,7 @@ def show(
         where that happened is kept, and the last transition bootstraps from it.
       max_trajectories: slots.
       size: number N of rows of the grid.
-      gamma: discount.
+      gamma: discount per step.
 
     Returns:
       Rows of shape `[max_trajectories * N]`.

@@ -9,21 +9,12 @@ from bqfd_jax.types import Array
 
 
 def optimal_q(params: deep_sea.Params, size: int, *, gamma: float) -> Array:
-    """Optimal action values of every cell, by exact backward induction over the rows.
+    """Optimal values of row, column and action id, `[N, N, 2]` float32, by backward induction.
 
     With deterministic dynamics these are the best returns themselves; with slips they are
-    expectations over them.  Noise in the corners has mean 0 and does not enter.
-
-    Args:
-      params: which DeepSea.
-      size: number N of rows and columns.
-      gamma: discount.
-
-    Returns:
-      Values indexed by row, column and action id, `[N, N, 2]` float32.  Columns beyond the row
-      cannot be reached from the start.
+    expectations over them.  Noise in the corners has mean 0 and does not enter.  Columns beyond
+    the row cannot be reached from the start.
     """
-    deep_sea.check_size(size)
     deep_sea.check_table(params.right_action, size)
     column = jnp.arange(size)
     to_left = jnp.maximum(column - 1, 0)
@@ -53,7 +44,6 @@ def optimal_return(params: deep_sea.Params, size: int) -> Array:
 
 def reward_table(params: deep_sea.Params, size: int) -> Array:
     """Reward of every cell's actions, without noise, `[N, N, 2]` float32 indexed as `optimal_q`."""
-    deep_sea.check_size(size)
     deep_sea.check_table(params.right_action, size)
     row, column = jnp.indices((size, size))
     right = deep_sea.right_reward(params, row, column, size)
@@ -64,11 +54,8 @@ def reward_table(params: deep_sea.Params, size: int) -> Array:
 def dynamics(size: int) -> tuple[np.ndarray, np.ndarray]:
     """Where moves lead if action 1 is right and none slips, for `tabular.Problem`.
 
-    The step is the row, and a state is a column.
-
-    Returns:
-      Transitions, `[N, N, 2, N]` float32 indexed by row, column, action and the next column, and
-      the first column's probabilities, `[N]` float32.
+    The step is the row, and a state is a column.  Returns transitions, `[N, N, 2, N]` float32
+    indexed by row, column, action and the next column, and the first column's probabilities, `[N]`.
     """
     column = np.arange(size)
     transitions = np.zeros((size, size, 2, size), np.float32)
@@ -80,9 +67,7 @@ def dynamics(size: int) -> tuple[np.ndarray, np.ndarray]:
 def is_optimal(returns: np.ndarray, case: str, best: float) -> np.ndarray:
     """Which episodes take the treasure at no needless cost, or keep clear of the bomb.
 
-    Args:
-      returns: undiscounted, of any shape.
-      case: `treasure`, or `bomb`, where all right moves but the one onto it are forgiven.
-      best: the optimal return.
+    Of undiscounted returns of any shape; in the case `bomb` all right moves but the one onto it are
+    forgiven.
     """
     return returns >= (best - 1e-4 if case == "treasure" else -0.0101)

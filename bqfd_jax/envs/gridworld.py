@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bqfd_jax import checks
 from bqfd_jax.types import Array, Environment, EnvStep
 
 UP, RIGHT, DOWN, LEFT = range(4)
@@ -56,10 +57,8 @@ def parse(
         raise ValueError(f"a map has {unknown}, but may have only {', '.join(_CELLS)}")
     if "".join(rows).count("S") != 1:
         raise ValueError("a map must have one start S")
-    if not 0 <= slip <= 1:
-        raise ValueError(f"slip is {slip}, but must lie in [0, 1]")
-    if time_limit < 1:
-        raise ValueError(f"time_limit is {time_limit}, but must be at least 1")
+    checks.within(0, 1, slip=slip)
+    checks.at_least(1, time_limit=time_limit)
     cells = np.array([list(row) for row in rows])
     return GridParams(
         wall=jnp.asarray(cells == "#"),

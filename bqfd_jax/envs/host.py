@@ -16,13 +16,10 @@ def to_row(step: HostStep, actions: np.ndarray, following: HostStep, gamma: floa
     the reset that follows is never a transition; action, reward and discount mean nothing there.
 
     Args:
-      step: the observation that was acted on.
+      step: the observation that was acted on; its frames are not copied.
       actions: what was done there, `[L]`.
       following: what the environment returned for it.
       gamma: discount of one step.
-
-    Returns:
-      Fields `[L, ...]`, numpy; frames are not copied.
     """
     return Row(
         frame=step.frame,

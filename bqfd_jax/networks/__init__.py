@@ -3,12 +3,16 @@
 from bqfd_jax.networks.build import (
     ATARI_TORSOS,
     Network,
+    as_ensemble,
     as_network,
     atari_network,
     deep_sea_network,
+    described_network,
     ensemble,
     for_observation,
     from_flax,
+    mean_q,
+    own_network,
 )
 from bqfd_jax.networks.heads import DuelingHead, QNetwork
 from bqfd_jax.networks.torsos import (
@@ -29,10 +33,14 @@ __all__ = [
     "PatchTorso",
     "QNetwork",
     "StackedImages",
+    "as_ensemble",
     "as_network",
     "atari_network",
     "deep_sea_network",
+    "described_network",
     "ensemble",
     "for_observation",
     "from_flax",
+    "mean_q",
+    "own_network",
 ]

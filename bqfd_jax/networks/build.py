@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from bqfd_jax import checks
 from bqfd_jax.networks.heads import QNetwork
 from bqfd_jax.networks.torsos import (
     Encoder,
@@ -42,8 +44,7 @@ def ensemble(network: Network, size: int, *, prior_scale: float = 0.0) -> Networ
     for Deep Reinforcement Learning" (2018): member k is `f_k(x) + prior_scale p_k(x)`, where p_k
     keeps its initial weights because no gradient reaches them.
     """
-    if size < 1:
-        raise ValueError(f"an ensemble needs at least one member, got {size}")
+    checks.at_least(1, size=size)
 
     def init_members(key: Array, observation: Array) -> Params:
         return jax.vmap(network.init, in_axes=(0, None))(jax.random.split(key, size), observation)
@@ -66,6 +67,12 @@ def ensemble(network: Network, size: int, *, prior_scale: float = 0.0) -> Networ
     return Network(init=init, apply=apply)
 
 
+def mean_q(apply: Callable[[Params, Array], Array], params: Params, observation: Array) -> Array:
+    """Q-values `[B, A]` of a network, or the mean over the members of an ensemble."""
+    q = apply(params, observation)
+    return jnp.mean(q, axis=1) if q.ndim == 3 else q
+
+
 def deep_sea_network(
     *, encode: Encoder, torso: Sequence[int] = (64, 64), hidden: int = 256, num_actions: int = 2
 ) -> Network:
@@ -82,13 +89,9 @@ ATARI_TORSOS = {"nature": NatureTorso, "patch": PatchTorso}
 def atari_network(num_actions: int, *, hidden: int = 512, torso: str = "nature") -> Network:
     """The paper's Atari network, Nature's convolutions under a dueling head; or a smaller one.
 
-    Args:
-      num_actions: the game's actions.
-      hidden: width of the value and advantage streams.
-      torso: `nature`, or `patch` for about a quarter of its work.
+    The torso `patch` does about a quarter of the work; `hidden` is the width of the streams.
     """
-    if torso not in ATARI_TORSOS:
-        raise ValueError(f"torso is {torso!r}, but must be one of {', '.join(ATARI_TORSOS)}")
+    checks.one_of(ATARI_TORSOS, torso=torso)
     return from_flax(QNetwork(ATARI_TORSOS[torso](), num_actions, hidden))
 
 
@@ -120,9 +123,8 @@ def for_observation(
             f"frames are {list(frame_shape)}, but a network is chosen for vectors and images only; "
             "give your own"
         )
-    for name, value, least in (("stack", stack, 1), ("hidden", hidden, 0), ("scale", scale, 0)):
-        if value < least:
-            raise ValueError(f"{name} is {value}, but must be at least {least}")
+    checks.at_least(1, stack=stack)
+    checks.at_least(0, hidden=hidden, scale=scale)
     if len(frame_shape) == 1:
         width = hidden or 128
         return from_flax(QNetwork(MLPTorso((width, width)), num_actions, width))
@@ -145,3 +147,57 @@ def as_network(network: Any) -> Network:
     raise ValueError(
         f"a network is a flax module or a pair of functions (init, apply), not {network!r}"
     )
+
+
+def own_network(
+    network: Any, *, num_actions: int, frame_shape: tuple[int, ...], frame_dtype: Any, stack: int
+) -> Network:
+    """Someone's own network, checked; without stacks it need not know of their axis."""
+    made = as_network(network)
+    if stack == 1:
+        given = made
+        made = Network(
+            init=lambda key, observation: given.init(key, observation[:, 0]),
+            apply=lambda params, observation: given.apply(params, observation[:, 0]),
+        )
+    shown = [1, *frame_shape] if stack == 1 else [1, stack, *frame_shape]
+    try:
+        q = jax.eval_shape(
+            lambda observation: made.apply(made.init(jax.random.key(0), observation), observation),
+            jnp.zeros((1, stack, *frame_shape), frame_dtype),
+        )
+    except Exception as error:
+        raise ValueError(
+            f"the network cannot be applied to observations {shown}: {error}"
+        ) from error
+    if getattr(q, "shape", None) != (1, num_actions):
+        found = f"{q.dtype}{list(q.shape)}" if hasattr(q, "shape") else f"a {type(q).__name__}"
+        raise ValueError(
+            f"the network gives {found} for observations {shown}, but must give Q-values "
+            f"[1, {num_actions}]"
+        )
+    return made
+
+
+def described_network(
+    made_with: dict[str, Any],
+    *,
+    num_actions: int,
+    frame_shape: tuple[int, ...],
+    frame_dtype: Any,
+    stack: int,
+) -> Network:
+    """The network that a policy file describes, as an ensemble if `made_with` has a size."""
+    options = {name: made_with[name] for name in ("hidden", "scale", "torso") if name in made_with}
+    if "torso" in options:
+        network = atari_network(num_actions, **options)
+    else:
+        network = for_observation(frame_shape, frame_dtype, num_actions, stack=stack, **options)
+    return as_ensemble(network, made_with)
+
+
+def as_ensemble(network: Network, made_with: dict[str, Any]) -> Network:
+    """An ensemble of a network if `made_with` has a size, otherwise the network."""
+    if "size" not in made_with:
+        return network
+    return ensemble(network, made_with["size"], prior_scale=made_with["prior_scale"])

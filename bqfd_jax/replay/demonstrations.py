@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from bqfd_jax.checks import is_traced
 from bqfd_jax.types import Row
 
 
@@ -32,13 +33,13 @@ def check_demonstrations(demonstrations: Row, *, lives: bool = False) -> None:
             raise ValueError(f"row {row} terminates (discount 0), but its episode goes on")
 
 
-def check_discounts(demonstrations: Row, gamma: float) -> None:
+def check_discounts(demonstrations: Row | None, gamma: float) -> None:
     """Raises `ValueError` unless every discount is 0 or `gamma`, the agent's own.
 
-    Args:
-      demonstrations: rows with any leading axes.
-      gamma: discount per step that the agent learns with.
+    Rows may have any leading axes; nobody knows the discounts of those that are being traced.
     """
+    if demonstrations is None or is_traced(demonstrations):
+        return
     # A row that starts no transition has no discount that would count.
     discounts = np.asarray(demonstrations.discount)[~np.asarray(demonstrations.is_last)]
     wrong = discounts[(discounts != 0) & (discounts != np.float32(gamma))]

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bqfd_jax import checks
 from bqfd_jax.replay import rows as rows_lib
 from bqfd_jax.replay import sum_tree
 from bqfd_jax.types import Array, Batch, Row
@@ -31,7 +32,7 @@ class ReplayState:
 
 
 class Sizes(NamedTuple):
-    """What a replay was made for; all static, so that the functions below can be compiled."""
+    """What a replay was made for; all static, and bound to the functions below."""
 
     layout: rows_lib.Layout
     frame_shape: tuple[int, ...]
@@ -85,24 +86,12 @@ def make_replay(
       n_step: steps of the n-step return.
       path_steps: steps of `Batch.path_*`, at most `n_step`.
       priority_exponent: PER's alpha; 0 draws uniformly.
-
-    Returns:
-      The functions of this module, bound to these sizes.
     """
-    for name, value, least in (
-        ("num_lanes", num_lanes, 1),
-        ("num_demo_rows", num_demo_rows, 0),
-        ("stack", stack, 1),
-        ("n_step", n_step, 1),
-        ("path_steps", path_steps, 1),
-        ("rows_per_lane", rows_per_lane, n_step + stack + 1),
-    ):
-        if value < least:
-            raise ValueError(f"{name} is {value}, but must be at least {least}")
-    if path_steps > n_step:
-        raise ValueError(f"path_steps is {path_steps}, but must be at most n_step ({n_step})")
-    if not 0 <= priority_exponent <= 1:
-        raise ValueError(f"priority_exponent is {priority_exponent}, but must lie in [0, 1]")
+    checks.at_least(1, num_lanes=num_lanes, stack=stack, n_step=n_step, path_steps=path_steps)
+    checks.at_least(0, num_demo_rows=num_demo_rows)
+    checks.at_least(n_step + stack + 1, rows_per_lane=rows_per_lane)
+    checks.require(path_steps <= n_step, "path_steps", path_steps, f"at most n_step ({n_step})")
+    checks.within(0, 1, priority_exponent=priority_exponent)
     layout = rows_lib.Layout(num_demo_rows, num_lanes, rows_per_lane)
     if layout.num_rows > np.iinfo(np.int32).max:
         raise ValueError(f"{layout.num_rows} rows do not fit into int32 indices; use fewer")
@@ -125,13 +114,10 @@ def make_replay(
 def init(
     sizes: Sizes, demonstrations: Row | None = None, demo_priority: float = 1.0
 ) -> ReplayState:
-    """A replay that holds the demonstrations and nothing else.
+    """A replay that holds the demonstrations and nothing else, all of priority `demo_priority`.
 
-    Args:
-      sizes: bound by `make_replay`, here and below.
-      demonstrations: `num_demo_rows` rows, episodes one after the other (check them with
-        `check_demonstrations` first).
-      demo_priority: their priority at first.
+    They are `num_demo_rows` rows, episodes one after the other; check them with
+    `check_demonstrations` first.
     """
     R, E = sizes.layout.num_rows, sizes.layout.num_demo_rows
     rows = Row(

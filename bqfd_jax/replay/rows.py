@@ -95,13 +95,8 @@ def walk(rows: Row, layout: Layout, index: Array, steps: int) -> Walk:
 def push_frame(stack: Array, frame: Array, is_first: Array) -> Array:
     """The stack an actor sees next; the same frames that `stack_index` gathers for that row.
 
-    Args:
-      stack: frames seen so far, oldest first, `[L, S, *frame_shape]`.
-      frame: the newest, `[L, *frame_shape]`.
-      is_first: whether it begins an episode, `[L]` bool.
-
-    Returns:
-      The new stack, shaped like `stack`.
+    The stack is `[L, S, *frame_shape]`, oldest first, and the newest frame `[L, *frame_shape]`;
+    `is_first`, `[L]` bool, says whether it begins an episode.
     """
     pushed = jnp.concatenate([stack[:, 1:], frame[:, None]], axis=1)
     repeated = jnp.broadcast_to(frame[:, None], stack.shape)

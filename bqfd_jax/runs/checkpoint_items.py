@@ -1,15 +1,17 @@
-"""One item of a checkpoint: a pytree as a folder of arrays, and a description that JSON can hold.
+"""One item of a checkpoint: a pytree as a zip file of array bytes, and a description for JSON.
 
-The description has `leaves` (path, shape and dtype of each), `groups` (which pieces of which leaves
-lie in which folder `arrays-000`, `arrays-001`, ...) and `files` (a checksum of each).
+The description has `leaves` (path, shape and dtype of each) and `pieces` (size and CRC-32 of every
+member of the zip file).  A large array lies there in several pieces, so that it never needs to be
+in memory once more.
 """
 
 import functools
-import itertools
+import os
+import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +19,12 @@ import numpy as np
 
 from bqfd_jax import files
 
-if TYPE_CHECKING:
-    import orbax.checkpoint as ocp
+_PIECE_BYTES = 32 * 2**20
 
-# Arrays are cut here, not by orbax: it takes only divisors of the shape as chunk sizes, so a large
-# array with a prime number of rows would be stored row by row, twenty times slower to read.
-_BLOCK_BYTES = 32 * 2**20
-# Orbax holds what it writes or reads in memory once more; groups bound that for a 7 GB replay.
-_GROUP_BYTES = 128 * 2**20
+# All that bytes which are not as they were can make zipfile raise.
+_UNREADABLE = (
+    OSError, EOFError, KeyError, ValueError, NotImplementedError, zlib.error, zipfile.BadZipFile
+)  # fmt: skip
 
 Description = dict[str, Any]
 
@@ -37,107 +37,66 @@ class DamagedError(Exception):
     """The files are not what was written."""
 
 
-# --- An item's folder ---
+# --- An item's file ---
 
 
-def write_item(folder: Path, leaves: Mapping[str, Any]) -> Description:
-    """Writes what `flatten` gave into a new folder, all of it on disk when this returns."""
-    folder.mkdir()
-    groups = list(_groups(leaves))
-    arrays = list(leaves.values())
-    for i, group in enumerate(groups):
-        pieces = {f"{leaf}-{start}": _piece(arrays[leaf], start, n) for leaf, start, n in group}
-        # Atari frames shrink so much that compressing them also saves time.
-        with _orbax(use_ocdbt=True, use_compression=True) as orbax:
-            orbax.save(folder / f"arrays-{i:03d}", args=_load_orbax().args.PyTreeSave(pieces))
-    written = sorted(folder.rglob("*"))
-    for path in (folder, *written):
-        files.sync(path)
+def write_item(path: Path, leaves: Mapping[str, Any]) -> Description:
+    """Writes what `flatten` gave into a new file, all of it on disk when this returns."""
+    with open(path, "xb") as file:
+        # At its fastest: Atari frames shrink so much that compressing them also saves time.
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            for number, leaf in enumerate(leaves.values()):
+                for start, piece in _pieces(leaf):
+                    with archive.open(f"{number}-{start}", "w", force_zip64=True) as member:
+                        member.write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8))
+        file.flush()
+        os.fsync(file.fileno())
     return {
-        "leaves": {path: _describe(leaf) for path, leaf in leaves.items()},
-        "groups": groups,
-        "files": {
-            path.relative_to(folder).as_posix(): checksum(path)
-            for path in written
-            if path.is_file()
-        },
+        "leaves": {name: _describe(leaf) for name, leaf in leaves.items()},
+        "pieces": _checksums(archive),
     }
-
-
-def check_description(description: Any) -> None:
-    """Raises `FileError` for what `write_item` cannot have written."""
-    files.check_fields(description, leaves=dict, groups=[[[(int, None)]]], files=dict)
-    for found in description["files"].values():
-        files.check_fields(found, bytes=int, crc32=int)
-    rows_to_come = []
-    for leaf in description["leaves"].values():
-        files.check_fields(leaf, shape=[int], dtype=str)
-        files.check_fields({"key_impl": ""} | leaf, key_impl=str)
-        is_python = leaf["dtype"].startswith("python")
-        if is_python:
-            files.check_fields(leaf, value=_STORED.get(leaf["dtype"], ()))
-            _python_value(leaf)
-        rows_to_come.append(0 if is_python or 0 in leaf["shape"] else (leaf["shape"] or [1])[0])
-    rows_there = [0] * len(rows_to_come)
-    for piece in itertools.chain(*description["groups"]):
-        leaf, start, rows = piece if len(piece) == 3 else (None, None, None)
-        if None in (leaf, start) or not 0 <= leaf < len(rows_there) or start != rows_there[leaf]:
-            raise files.FileError(f"there can be no piece {piece}")
-        rows_there[leaf] += rows_to_come[leaf] if rows is None else rows
-    if rows_there != rows_to_come:
-        raise files.FileError("its pieces do not make up its arrays")
 
 
 # How a leaf that is a python number is kept in JSON.
 _STORED = {"python bool": bool, "python int": int, "python float": str}
 
 
-def verify_item(folder: Path, description: Description) -> None:
-    """Raises `DamagedError` unless all files are as they were written, and no others are there."""
-    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    for name in sorted(there | set(description["files"])):
-        where, expected = f"{folder.name}/{name}", description["files"].get(name)
-        if name not in there:
-            raise DamagedError(f"{where} is missing")
-        if expected is None:
-            raise DamagedError(f"{where} was not there when it was written")
-        found = checksum(folder / name)
-        if found["bytes"] != expected["bytes"]:
-            raise DamagedError(
-                f"{where} has {found['bytes']} bytes where {expected['bytes']} were written"
-            )
-        if found != expected:
-            raise DamagedError(f"{where} does not match its checksum")
+def check_description(description: Any) -> None:
+    """Raises `FileError` for what `write_item` cannot have returned."""
+    files.check_fields(description, leaves=dict, pieces=dict)
+    for piece in description["pieces"].values():
+        files.check_fields({"piece": piece}, piece=[int])
+    for leaf in description["leaves"].values():
+        files.check_fields(leaf, shape=[int], dtype=str)
+        files.check_fields({"key_impl": ""} | leaf, key_impl=str)
+        if leaf["dtype"].startswith("python"):
+            files.check_fields(leaf, value=_STORED.get(leaf["dtype"], ()))
+            _python_value(leaf)
 
 
-def read_item(folder: Path, description: Description, wanted: Mapping[str, Any]) -> list[Any]:
-    """The leaves of an item that fits, in the order and as the kind of array of `wanted`."""
-    read: dict[str, Any] = {}
-    names = list(description["leaves"])
-    for i, group in enumerate(description["groups"]):
-        pieces = _read_pieces(folder / f"arrays-{i:03d}", group)
-        for leaf, start, rows in group:
-            name = names[leaf]
-            piece = pieces.pop(f"{leaf}-{start}")
-            if rows is None:
-                read[name] = piece
-            else:
-                read[name] = _joined(read.pop(name, None), piece, start, wanted[name])
-    return [
-        _as_template(description["leaves"][name], read.pop(name, None), leaf)
-        for name, leaf in wanted.items()
-    ]
+def read_item(path: Path, description: Description, wanted: Mapping[str, Any]) -> list[Any]:
+    """The leaves of an item that fits, in the order and as the kind of array of `wanted`.
+
+    Raises:
+      DamagedError: the file is not what was written.
+    """
+    numbers = {name: number for number, name in enumerate(description["leaves"])}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if _checksums(archive) != description["pieces"]:
+                raise DamagedError(f"{path.name} does not match its checksums")
+            return [
+                _read_leaf(archive, numbers[name], description["leaves"][name], leaf)
+                for name, leaf in wanted.items()
+            ]
+    except FileNotFoundError:
+        raise DamagedError(f"{path.name} is missing") from None
+    except _UNREADABLE as error:
+        raise DamagedError(f"{path.name} is damaged: {error}") from error
 
 
-def checksum(path: Path) -> dict[str, int]:
-    """Size and CRC-32 of a file."""
-    # It finds accidents as surely as SHA-256 does, at twice the speed.
-    crc, size = 0, 0
-    with open(path, "rb") as file:
-        while block := file.read(2**20):
-            crc = zlib.crc32(block, crc)
-            size += len(block)
-    return {"bytes": size, "crc32": crc}
+def _checksums(archive: zipfile.ZipFile) -> dict[str, list[int]]:
+    return {member.filename: [member.file_size, member.CRC] for member in archive.infolist()}
 
 
 # --- The tree: paths and leaves ---
@@ -217,48 +176,36 @@ def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[st
         elif not _fits(stored[name], wanted[name]):
             expected = show(_describe(wanted[name]))
             found.append(f"{name}: stored {show(stored[name])}, expected {expected}")
+    # Pieces are found by their leaf's place, so that two of one shape must not be exchanged.
     if not found and list(stored) != list(wanted):
-        found.append("the same leaves in another order")
+        found.append("the same leaves, but in another order")
     return found
 
 
 # --- Arrays: cut into pieces on the way out, put together on the way in ---
 
 
-def _groups(leaves: Mapping[str, Any]) -> Iterator[list[tuple[int, int, int | None]]]:
-    """Lists of pieces `(leaf, first row, rows or None for all)`, each list one orbax save."""
-    group, size = [], 0
-    for i, leaf in enumerate(leaves.values()):
-        # Orbax refuses arrays of size zero, and the description of one says all there is to say.
-        if _is_python(leaf) or leaf.size == 0:
-            continue
-        for start, rows in _cuts(leaf):
-            n_bytes = leaf.nbytes if rows is None else rows * (leaf.nbytes // leaf.shape[0])
-            if group and size + n_bytes > _GROUP_BYTES:
-                yield group
-                group, size = [], 0
-            group.append((i, start, rows))
-            size += n_bytes
-    if group:
-        yield group
-
-
-def _cuts(leaf: Any) -> list[tuple[int, int | None]]:
-    if leaf.nbytes <= _BLOCK_BYTES or _is_key(leaf) or leaf.ndim == 0:
-        return [(0, None)]
-    total = leaf.shape[0]
-    rows = max(1, _BLOCK_BYTES // (leaf.nbytes // total))
-    return [(start, min(rows, total - start)) for start in range(0, total, rows)]
-
-
-def _piece(leaf: Any, start: int, rows: int | None) -> Any:
+def _pieces(leaf: Any) -> Iterator[tuple[int, np.ndarray]]:
+    """First row and content of each piece; the description of python numbers says all of them."""
+    if _is_python(leaf):
+        return
     if _is_key(leaf):
-        return jax.random.key_data(leaf)
-    if not isinstance(leaf, jax.Array):
-        leaf = np.asarray(leaf)
-        return leaf if rows is None else leaf[start : start + rows]
-    # Not `leaf[a:b]`, which compiles anew for every start.
-    return leaf if rows is None else jax.lax.dynamic_slice_in_dim(leaf, start, rows)
+        leaf = jax.random.key_data(leaf)
+    for start, rows in _cuts(leaf.shape, leaf.nbytes):
+        if leaf.ndim == 0 or rows == len(leaf):
+            yield start, np.asarray(leaf)
+        elif isinstance(leaf, jax.Array):
+            # Not `leaf[a:b]`, which compiles anew for every start.
+            yield start, np.asarray(jax.lax.dynamic_slice_in_dim(leaf, start, rows))
+        else:
+            yield start, leaf[start : start + rows]
+
+
+def _cuts(shape: tuple[int, ...], num_bytes: int) -> list[tuple[int, int]]:
+    """First row and number of rows of each piece."""
+    total = shape[0] if shape else 1
+    rows = total if num_bytes <= _PIECE_BYTES else max(1, _PIECE_BYTES * total // num_bytes)
+    return [(start, min(rows, total - start)) for start in range(0, total, max(rows, 1))]
 
 
 @functools.partial(jax.jit, donate_argnums=0)
@@ -266,41 +213,47 @@ def _put_rows(array: jax.Array, rows: jax.Array, start: int) -> jax.Array:
     return jax.lax.dynamic_update_slice_in_dim(array, rows, start, axis=0)
 
 
-def _read_pieces(folder: Path, group: list[tuple[int, int, int | None]]) -> dict[str, Any]:
-    ocp = _load_orbax()
-    # As numpy, because orbax would commit jax arrays to a device and keep them all twice.
-    as_numpy = ocp.RestoreArgs(restore_type=np.ndarray)
-    arguments = {f"{leaf}-{start}": as_numpy for leaf, start, _ in group}
-    with _orbax() as orbax:
-        return orbax.restore(folder, args=ocp.args.PyTreeRestore(restore_args=arguments))
+def _read_leaf(archive: zipfile.ZipFile, number: int, stored: Description, leaf: Any) -> Any:
+    if stored["dtype"].startswith("python"):
+        value = _python_value(stored)
+        return value if _is_python(leaf) else jnp.asarray(value)
+    shape, dtype = tuple(stored["shape"]), stored["dtype"]
+    if _is_key(leaf):
+        impl = stored["key_impl"]
+        words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=impl)))
+        shape, dtype = (*shape, *words.shape), words.dtype
+    dtype = jnp.dtype(dtype)
+    cuts = _cuts(shape, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+    row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
+    pieces = (_read_piece(archive, f"{number}-{start}", rows * row_bytes) for start, rows in cuts)
+    if len(cuts) > 1 and not _is_numpy(leaf):
+        # Filled in place on the device: a large array never lies whole on the host.
+        whole = jnp.empty(shape, dtype)
+        for (start, rows), piece in zip(cuts, pieces, strict=True):
+            piece = np.frombuffer(piece, dtype).reshape(rows, *shape[1:])
+            whole = _put_rows(whole, piece, start)
+    else:
+        whole = np.frombuffer(bytearray().join(pieces), dtype).reshape(shape)
+    if _is_key(leaf):
+        return _placed(jax.random.wrap_key_data(jnp.asarray(whole), impl=impl), leaf)
+    return _as_template(whole, leaf)
 
 
-def _joined(whole: Any, piece: np.ndarray, start: int, leaf: Any) -> Any:
-    """A leaf with one more of its pieces; `whole` is None before the first."""
-    if _is_numpy(leaf):
-        whole = np.empty(leaf.shape, piece.dtype) if whole is None else whole
-        whole[start : start + len(piece)] = piece
-        return whole
-    # Filled in place on the device: a large array never lies whole on the host.
-    return _put_rows(jnp.empty(leaf.shape, leaf.dtype) if whole is None else whole, piece, start)
+def _read_piece(archive: zipfile.ZipFile, name: str, size: int) -> bytes:
+    # Before it is unpacked: a few bytes could declare more than there is memory.
+    if archive.getinfo(name).file_size != size:
+        raise DamagedError(f"piece {name} has another size than its array")
+    try:
+        return archive.read(name)
+    except Exception as error:
+        raise DamagedError(f"piece {name} is damaged: {error}") from error
 
 
 def _is_numpy(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray | np.generic)
 
 
-def _as_template(stored: dict[str, Any], array: Any, leaf: Any) -> Any:
-    if stored["dtype"].startswith("python"):
-        value = _python_value(stored)
-        return value if _is_python(leaf) else jnp.asarray(value)
-    if _is_key(leaf):
-        impl = stored["key_impl"]
-        if array is None:
-            words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=impl)))
-            array = np.zeros((*stored["shape"], *words.shape), words.dtype)
-        return _placed(jax.random.wrap_key_data(jnp.asarray(array), impl=impl), leaf)
-    if array is None:
-        array = np.zeros(leaf.shape, leaf.dtype)
+def _as_template(array: Any, leaf: Any) -> Any:
     if _is_numpy(leaf):
         return array if isinstance(leaf, np.ndarray) else array[()]
     array = _placed(array, leaf)
@@ -317,16 +270,3 @@ def _placed(array: Any, leaf: Any) -> jax.Array:
     # An uncommitted array must stay so, or jit would compile for it again.
     committed = not isinstance(leaf, jax.Array) or getattr(leaf, "committed", False)
     return jax.device_put(array, getattr(leaf, "sharding", None) if committed else None)
-
-
-@functools.cache
-def _load_orbax() -> Any:
-    # Only when a checkpoint is written or read: it takes a second, and memory.
-    import orbax.checkpoint
-
-    return orbax.checkpoint
-
-
-def _orbax(**options: Any) -> "ocp.Checkpointer":
-    orbax = _load_orbax()
-    return orbax.Checkpointer(orbax.PyTreeCheckpointHandler(**options))

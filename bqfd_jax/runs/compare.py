@@ -9,9 +9,8 @@ import numpy as np
 
 from bqfd_jax import files
 from bqfd_jax.agents.presets import PAPER_STEPS
-from bqfd_jax.runs import plots
 from bqfd_jax.runs.errors import UsageError
-from bqfd_jax.runs.report import Summary, curve, references
+from bqfd_jax.runs.report import Summary, draw_curves
 
 # Table 1 of the paper: mean and standard deviation of the evaluation scores over the last 2M agent
 # steps, three seeds.
@@ -31,14 +30,14 @@ def compare(runs: Sequence[Path], out: Path) -> str:
     if not runs:
         raise UsageError("name the folders of the runs to compare")
     summaries = [read_summary(run) for run in runs]
-    panels: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    panels: dict[str, dict[str, list[Summary]]] = defaultdict(lambda: defaultdict(list))
     for summary in summaries:
-        panels[summary["game"]][_label(summary, summaries)].append(curve(summary))
+        panels[summary["game"]][_label(summary, summaries)].append(summary)
     rows = list(comparison_rows(summaries))
     text = comparison_table(rows)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        plots.learning_curves(out / "comparison.png", panels, references=references(summaries))
+        draw_curves(out / "comparison.png", panels)
         files.write_json(out / "comparison.json", rows)
         files.write_text(out / "comparison.md", text + "\n")
     except OSError as error:

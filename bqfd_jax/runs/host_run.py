@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import optax
 
+from bqfd_jax import demos
 from bqfd_jax.envs.host import HostEnvironmentError
 from bqfd_jax.policy import Policy, save_policy
 from bqfd_jax.runs.errors import RunError, Stopped
@@ -15,7 +16,7 @@ from bqfd_jax.runs.journal import Journal
 from bqfd_jax.runs.loop import follow
 from bqfd_jax.runs.sinks import Sink
 from bqfd_jax.streams import KeyStream
-from bqfd_jax.training import on_host
+from bqfd_jax.training import demo_usage, on_host
 from bqfd_jax.training.evaluate import Evaluation, OnStep, make_evaluate
 from bqfd_jax.types import HostEnvironment, HostStep, Params
 
@@ -29,7 +30,7 @@ class Evaluator:
     def __init__(self, job: Job, env: HostEnvironment):
         self._config = job.config
         self._evaluate = make_evaluate(
-            job.setup.agent.q_values,
+            job.agent.q_values,
             env,
             stack=job.config.stack,
             epsilon=job.config.eval_epsilon,
@@ -57,16 +58,15 @@ class HostRun:
         restored = journal.restore(self._templates()) if resume else None
         self.resumed_at = restored[0] if restored else None
         if restored:
-            state = on_host.from_checkpoint(restored[1], job.setup.trainer, job.setup.fresh_replay)
+            state = on_host.from_checkpoint(restored[1], job.trainer, job.fresh_replay)
         else:
             state = job.init()
         self.loop = job.make_loop(state)
-        job.setup.usage.begin(self.loop.state.replay)
+        self._visits = demo_usage.visits(self.loop.state.replay)
         journal.open()
         self._evaluator: Evaluator | None = None
-        self.best_policy: Policy | None = (
-            None  # of the best evaluation since the run was begun here
-        )
+        # Of the best evaluation since the run was begun here.
+        self.best_policy: Policy | None = None
 
     def _templates(self) -> dict[str, Any]:
         """Shapes of all that a checkpoint holds."""
@@ -101,11 +101,11 @@ class HostRun:
 
     def log(self, steps_per_second: float, scores: list[float]) -> dict[str, Any]:
         """Writes a row about the updates since the last one."""
-        self.loop.state, count, means = self.job.setup.trainer.read(self.loop.state)
+        self.loop.state, count, means = self.job.trainer.read(self.loop.state)
         # Before learning starts there is nothing to take means of, but every row has all names.
         unknown = () if int(count) else self.loop.state.totals
         values = {name: float(value) for name, value in means.items() if name not in unknown}
-        values |= self.job.setup.usage.read(self.loop.state.replay)
+        values |= self._demo_usage()
         self._check_finite(values)
         row = {
             "step": self.loop.step,
@@ -118,6 +118,13 @@ class HostRun:
         }
         self.journal.write(row)
         return row
+
+    def _demo_usage(self) -> dict[str, float]:
+        """Of the draws since the last row."""
+        replay, since = self.loop.state.replay, self._visits
+        self._visits = demo_usage.visits(replay)
+        sizes = demos.sizes(self.job.demonstrations)
+        return demo_usage.usage(sizes, self.config.agent_config, replay, since)
 
     def _check_finite(self, values: dict[str, float]) -> None:
         for name, value in values.items():
@@ -202,7 +209,7 @@ class HostRun:
         # Nothing spoilt is saved: neither by the updates since the last row, nor by the very last.
         state = self.loop.state
         self._check_finite({name: float(total) for name, total in state.totals.items()})
-        size = float(optax.global_norm(state.learner.params))
+        size = float(optax.tree.norm(state.learner.params))
         self._check_finite({"size of the network": size})
         started = time.perf_counter()
         items = on_host.to_checkpoint(state, with_replay=self.config.checkpoint_replay)
@@ -253,7 +260,7 @@ class _Pretraining:
         run, before = self._run, self.position
         # What is due at the end of pre-training comes with its last update, or not at all.
         for _ in range(max(1, min(_CHUNK, self.total - 1 - before))):
-            run.loop.state = run.job.setup.trainer.pretrain(run.loop.state)
+            run.loop.state = run.job.trainer.pretrain(run.loop.state)
         if self.position == self.total:
             run.log(0.0, [])
             if run.config.eval_period:

@@ -3,16 +3,19 @@
 import dataclasses
 from collections.abc import Sequence
 
+import jax
+
 from bqfd_jax import demos
+from bqfd_jax.agents import Agent, make_agent
 from bqfd_jax.demos import Demonstration, DemonstrationError
 from bqfd_jax.policy import Policy, make_policy
+from bqfd_jax.replay import Replay, ReplayState, make_replay
 from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.machine import check_memory
 from bqfd_jax.runs.worlds import MadeNetwork, World
 from bqfd_jax.training import on_host
-from bqfd_jax.training.setup import HostSetup, make_loop, make_setup
-from bqfd_jax.types import HostEnvironment, Params
+from bqfd_jax.types import HostEnvironment, Params, Row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,18 +26,25 @@ class Job:
     world: World
     example: HostEnvironment  # to read shapes from
     made: MadeNetwork
-    setup: HostSetup
+    agent: Agent
+    replay: Replay
+    trainer: on_host.HostTrainer
     demonstrations: tuple[Demonstration, ...]  # each with a name of its own
+    demo_rows: Row | None  # fields [E, ...], of all of them
 
     def init(self) -> on_host.HostTrainState:
         """The state at the beginning of the run."""
-        return self.setup.init(self.config.seed)
+        return self.trainer.init(jax.random.key(self.config.seed), self.demo_rows)
+
+    def fresh_replay(self) -> ReplayState:
+        """A replay that holds the demonstrations and nothing else."""
+        return self.replay.init(self.demo_rows)
 
     def make_loop(self, state: on_host.HostTrainState) -> on_host.HostLoop:
         """Training that goes on from a state."""
-        return make_loop(
-            self.setup,
+        return on_host.HostLoop(
             self.world.training(resumed_at=int(state.step)),
+            self.trainer,
             state,
             update_period=self.config.update_period,
             learning_starts=self.config.learning_starts,
@@ -76,21 +86,21 @@ def make_job(
     demonstrations = demos.with_unique_names(demonstrations)
     try:
         rows = demos.rows_for(env, demonstrations, gamma=config.agent_config.gamma)
-        setup = make_setup(
-            made.network,
-            config.agent_config,
-            frame_shape=tuple(env.frame_shape),
+        replay = make_replay(
+            frame_shape=env.frame_shape,
             frame_dtype=env.frame_dtype,
-            num_lanes=config.envs,
             rows_per_lane=config.rows_per_lane,
+            num_lanes=config.envs,
+            num_demo_rows=0 if rows is None else len(rows.action),
             stack=config.stack,
-            demonstrations=rows,
-            sizes=demos.sizes(demonstrations),
+            **config.agent_config.replay_options(),
         )
+        agent = make_agent(made.network, config.agent_config, replay)
     except DemonstrationError:
         raise
     except ValueError as error:
         raise UsageError(f"no such run can be made: {error}") from error
     if allocates:
-        check_memory(setup.replay)
-    return Job(config, world, env, made, setup, demonstrations)
+        check_memory(replay)
+    trainer = on_host.make_host_trainer(agent, replay)
+    return Job(config, world, env, made, agent, replay, trainer, demonstrations, rows)

@@ -1,7 +1,7 @@
 """What a run tells in the end: summary, table, curve, film, policy."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -174,29 +174,60 @@ def table(summary: Summary) -> str:
 
 def draw(out: Path, summary: Summary) -> None:
     """The learning curve of one run."""
-    plots.learning_curves(
+    draw_curves(
         out / "learning_curve.png",
-        {summary["game"]: {f"{summary['agent']}, seed {summary['seed']}": [curve(summary)]}},
-        references=references([summary]),
+        {summary["game"]: {f"{summary['agent']}, seed {summary['seed']}": [summary]}},
     )
 
 
-def curve(summary: Summary) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps, means and deviations of a run's evaluations."""
-    evaluations = summary["evaluations"]
-    return tuple(np.array([e[name] for e in evaluations]) for name in ("step", "mean", "std"))
+def draw_curves(
+    path: Path,
+    panels: Mapping[str, Mapping[str, Sequence[Summary]]],
+    *,
+    spread: Callable[[np.ndarray], np.ndarray] = lambda means: means.std(axis=0),
+) -> None:
+    """Evaluation scores over training, beside those of the demonstrations.
+
+    Args:
+      path: of the picture.
+      panels: panel title -> label -> runs that differ by their seed; their mean is drawn.
+      spread: from means of runs `[runs, points]` to the band around the mean, half of its width.
+    """
+    plots.lines(
+        path,
+        {
+            title: {label: curve(runs, spread) for label, runs in labelled.items()}
+            for title, labelled in panels.items()
+        },
+        x_label="agent steps",
+        y_label="evaluation score",
+        references={
+            title: references([run for runs in labelled.values() for run in runs])
+            for title, labelled in panels.items()
+        },
+    )
 
 
-def references(summaries: list[Summary]) -> dict[str, dict[str, float]]:
-    """Scores of the demonstrations, as dashed lines for `plots.learning_curves`."""
-    scores: dict[str, dict[str, float]] = {}
-    for s in summaries:
-        if s.get("demo"):
-            scores.setdefault(s["game"], {})[s["demo"]["name"]] = s["demo"]["score"]
-    return {
-        game: {
-            "demonstration" if len(named) == 1 else f"demonstration ({name})": score
-            for name, score in named.items()
-        }
-        for game, named in scores.items()
+def curve(runs: Sequence[Summary], spread: Callable[[np.ndarray], np.ndarray]) -> plots.Line:
+    """The mean over runs and its spread; of a single run, the deviation of its episodes."""
+    read = {
+        name: [np.array([e[name] for e in run["evaluations"]], float) for run in runs]
+        for name in ("step", "mean", "std")
     }
+    # Runs may have been evaluated a few steps apart, or not all of them at step 0.
+    steps = max(read["step"], key=len)
+    means = np.stack(
+        [np.interp(steps, *points) for points in zip(read["step"], read["mean"], strict=True)]
+    )
+    around = spread(means) if len(runs) > 1 else read["std"][0]
+    middle = means.mean(axis=0)
+    return plots.Line(steps, middle, middle - around, middle + around)
+
+
+def references(runs: Sequence[Summary]) -> dict[str, float]:
+    """Scores of the demonstrations, as dashed lines; several are told apart by name and score."""
+    shown = dict.fromkeys((r["demo"]["name"], r["demo"]["score"]) for r in runs if r.get("demo"))
+    if len(shown) == 1:
+        ((_, score),) = shown
+        return {"demonstration": score}
+    return {f"demonstration {name}, {score:.4g}": score for name, score in shown}

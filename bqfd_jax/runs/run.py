@@ -52,7 +52,10 @@ def opened(job: Job, sink: Sink, *, in_memory: bool = False) -> Iterator[HostRun
         run = HostRun(job, journal, sink, resume=config.resume)
         if run.resumed_at is not None:
             sink.say(f"resumed at step {run.resumed_at}")
-        yield run
+        try:
+            yield run
+        finally:
+            journal.close()
 
 
 def start(job: Job, sink: Sink) -> report.Summary:
@@ -64,7 +67,7 @@ def start(job: Job, sink: Sink) -> report.Summary:
 
 def describe(job: Job, out: Path) -> str:
     """What will happen, in words."""
-    config, replay, device = job.config, job.setup.replay, jax.devices()[0]
+    config, replay, device = job.config, job.replay, jax.devices()[0]
     shown = "none"
     if job.demonstrations:
         shown = "\n                 ".join(map(_describe_demonstration, job.demonstrations))

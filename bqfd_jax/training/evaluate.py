@@ -75,10 +75,10 @@ def make_evaluate(
 
     Args:
       q_values: an agent's, from `[L, S, *frame_shape]` to `[L, A]`.
-      env: environments that nobody else steps; they are reset each time.
+      env: as for `play`.
       stack: frames per observation.
       epsilon: probability of a random action.
-      max_steps: after which all episodes are cut off.
+      max_steps: as for `play`.
 
     Returns:
       `evaluate(key, params, on_step=None)` -> `Evaluation`; see `play`.  The key is consumed.

@@ -54,7 +54,7 @@ class Trainer(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What training is made of; all static."""
+    """What training is made of; all static, and bound by `make_trainer`."""
 
     env: Environment
     agent: Agent
@@ -80,9 +80,6 @@ def make_trainer(
       update_period: agent steps, over all lanes, between updates; a multiple of the lanes, and as
         many as there are lanes unless given.
       updates_per_period: updates made then.
-
-    Returns:
-      The functions below, bound to these.
     """
     num_lanes = replay.layout.num_lanes
     period = num_lanes if update_period is None else update_period
@@ -103,15 +100,9 @@ def make_trainer(
 def init(
     parts: Parts, key: Array, env_params: Any, demonstrations: Row | None = None
 ) -> TrainState:
-    """The state at the beginning of a run; the key is consumed.
-
-    Raises:
-      ValueError: the demonstrations were made with another discount than the agent's (unless they
-        are traced).
-    """
+    """The state at the beginning of a run; the key is consumed."""
     _, agent, replay, *_ = parts
-    if demonstrations is not None and not _is_traced(demonstrations):
-        check_discounts(demonstrations, agent.gamma)
+    check_discounts(demonstrations, agent.gamma)
     num_lanes = replay.layout.num_lanes
     key, learner_key, reset_key = jax.random.split(key, 3)
     reset_lanes = jax.vmap(parts.env.reset, in_axes=(0, None))
@@ -144,13 +135,8 @@ def run(
 ) -> tuple[TrainState, Trace]:
     """Steps in every lane until an update is due, then the updates, and all that many times.
 
-    Args:
-      parts: bound by `make_trainer`.
-      state: donate it.
-      env_params: of the environment.
-      num_iterations: how many times; a static number.
-      updates: False only acts, to have something to learn from; until there is, updates change
-        next to nothing.
+    Donate the state; the number is static.  Without `updates` it only acts, to have something to
+    learn from; until there is, updates change next to nothing.
     """
 
     def iterate(state: TrainState, _: None) -> tuple[TrainState, Trace]:
@@ -216,10 +202,6 @@ def _learn(update: Callable[..., Any], state: TrainState) -> tuple[TrainState, d
     return state.replace(learner=learner, replay=replay_state, key=key), metrics
 
 
-def _is_traced(tree: Any) -> bool:
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
-
-
 def runs_sharding(num_runs: int) -> jax.sharding.NamedSharding:
     """How `over_runs` lays out what leads with the runs: over as many devices as divide them."""
     devices = jax.devices()
@@ -246,9 +228,6 @@ def over_runs(
       num_runs: how many there are.
       donate_argnums: arguments whose memory may be reused for the results.
       called_once: do not spend time on optimising the compiled code.
-
-    Returns:
-      The compiled function.
     """
     runs = runs_sharding(num_runs)
     mapped = jax.shard_map(

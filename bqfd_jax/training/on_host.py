@@ -7,7 +7,6 @@ which do not depend on that learning: so the emulators step while the device lea
 """
 
 import functools
-import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -17,10 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bqfd_jax import checks
 from bqfd_jax.agents import Agent
 from bqfd_jax.agents.acting import ActorState
 from bqfd_jax.envs import host
-from bqfd_jax.replay import Replay, ReplayState
+from bqfd_jax.replay import Replay, ReplayState, check_discounts
 from bqfd_jax.replay.rows import push_frame
 from bqfd_jax.streams import KeyStream
 from bqfd_jax.types import Array, HostEnvironment, HostStep, LearnerState, Row
@@ -78,12 +78,17 @@ def make_host_trainer(agent: Agent, replay: Replay) -> HostTrainer:
 
     The lanes of the replay are the environments that are stepped side by side.
     """
+    compiled_init = jax.jit(functools.partial(init, agent, replay))
+
+    def checked_init(key: Array, demonstrations: Row | None = None) -> HostTrainState:
+        check_discounts(demonstrations, agent.gamma)
+        return compiled_init(key, demonstrations)
 
     def compiled(function: Callable[..., Any], *parts: Any) -> Callable[..., Any]:
         return jax.jit(functools.partial(function, *parts), donate_argnums=0)
 
     return HostTrainer(
-        init=jax.jit(functools.partial(init, agent, replay)),
+        init=checked_init,
         init_lanes=jax.jit(functools.partial(init_lanes, agent, replay)),
         begin=compiled(act, agent),
         interact=compiled(interact, agent, replay),
@@ -213,13 +218,8 @@ def from_checkpoint(
 ) -> HostTrainState:
     """The state that was saved; running episodes begin anew.
 
-    If the replay was not saved it starts with the demonstrations alone, and every visit count goes
-    on from the mean that was reached.
-
-    Args:
-      saved: what `to_checkpoint` gave.
-      trainer: that the state is for.
-      fresh_replay: makes a replay that holds the demonstrations and nothing else.
+    If the replay was not saved it is what `fresh_replay` makes, with the demonstrations alone, and
+    every visit count goes on from the mean that was reached.
     """
     run = saved["run"]
     if "replay" in saved:
@@ -247,9 +247,10 @@ def _mean_visits(replay_state: ReplayState) -> Array:
     return jnp.sum(visits * starts, dtype=jnp.float32) / jnp.maximum(jnp.sum(starts), 1)
 
 
-def updates_due(step: int, *, updates_per_step: Fraction, learning_starts: int = 0) -> int:
+def updates_due(step: int, *, update_period: float, learning_starts: int = 0) -> int:
     """How many updates should have been made by an agent step, pre-training apart."""
-    return math.floor(max(step - learning_starts, 0) * updates_per_step)
+    # Exact, so that nothing is lost or gained over millions of steps.
+    return max(step - learning_starts, 0) // Fraction(update_period).limit_denominator(10**6)
 
 
 class HostLoop:
@@ -259,7 +260,7 @@ class HostLoop:
       env: what is stepped; reset at the first `run`.
       trainer: made for as many lanes.
       state: taken over; read it back from `state`.
-      updates_per_step: updates per agent step, all lanes counted: with 8 lanes and 1/4, two
+      update_period: agent steps, over all lanes, per update: with 8 lanes and a period of 4, two
         updates each time that all lanes have stepped.
       learning_starts: agent steps before the first update.
       one_call: act and learn in one call.  With a small network a call costs as much as an update,
@@ -272,19 +273,18 @@ class HostLoop:
         trainer: HostTrainer,
         state: HostTrainState,
         *,
-        updates_per_step: Fraction,
+        update_period: float,
         learning_starts: int = 0,
         one_call: bool = False,
     ):
-        if updates_per_step < 0:
-            raise ValueError(f"updates_per_step is {updates_per_step}, but must be at least 0")
+        checks.above(0, update_period=update_period)
         self.env = env
         self.trainer = trainer
         self.state = state
         self.step = int(state.step)
         self.scores = host.Scores(env.num_lanes)
         self._updates_due = functools.partial(
-            updates_due, updates_per_step=updates_per_step, learning_starts=learning_starts
+            updates_due, update_period=update_period, learning_starts=learning_starts
         )
         self._one_call = one_call
         self._seen: HostStep | None = None

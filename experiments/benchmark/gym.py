@@ -10,11 +10,11 @@ import jax
 import numpy as np
 
 from bqfd_jax import checks, networks
-from bqfd_jax.agents import PddDqnConfig
+from bqfd_jax.agents import PddDqnConfig, make_agent
 from bqfd_jax.envs.gymnasium import GymVector
-from bqfd_jax.policy import own_network
+from bqfd_jax.replay import make_replay
 from bqfd_jax.runs.errors import UsageError
-from bqfd_jax.training.setup import make_loop, make_setup
+from bqfd_jax.training.on_host import HostLoop, make_host_trainer
 
 _ENV = "CartPole-v1"
 _ROWS = 50_000
@@ -57,29 +57,30 @@ class _Plain(nn.Module):
 
 def _our_loop(config: GymBenchmark, vectorization_mode: str | None) -> Callable[[int], None]:
     env = GymVector(_ENV, config.envs, vectorization_mode=vectorization_mode)
-    network = own_network(
+    network = networks.own_network(
         _Plain(config.hidden),
         num_actions=2,
         frame_shape=env.frame_shape,
         frame_dtype=env.frame_dtype,
         stack=1,
     )
-    agent = PddDqnConfig(
+    agent_config = PddDqnConfig(
         batch_size=config.batch_size,
         learning_rate=_LEARNING_RATE,
         target_period=2_500,
         target_step_size=1.0,
         epsilon_values=(0.05,),
     )
-    setup = make_setup(
-        network,
-        agent,
+    replay = make_replay(
         frame_shape=env.frame_shape,
         frame_dtype=env.frame_dtype,
         num_lanes=config.envs,
         rows_per_lane=_ROWS // config.envs,
+        **agent_config.replay_options(),
     )
-    loop = make_loop(setup, env, setup.init(0), update_period=config.update_period, one_call=True)
+    trainer = make_host_trainer(make_agent(network, agent_config, replay), replay)
+    state = trainer.init(jax.random.key(0))
+    loop = HostLoop(env, trainer, state, update_period=config.update_period, one_call=True)
 
     def run(steps: int) -> None:
         loop.run(steps)

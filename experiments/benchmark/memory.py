@@ -38,7 +38,7 @@ def benchmark_memory(config: MemoryBenchmark) -> dict[str, float]:
         learning_starts=0,
     )
     job = load_job(settings)
-    replay, state = job.setup.replay, job.init()
+    replay, state = job.replay, job.init()
     empty, state = state.replay, state.replace(replay=None)
     loop = job.make_loop(state.replace(replay=fill(replay, empty)))
     # The memory of both belongs to the loop now.

@@ -88,13 +88,19 @@ def draw(config: Config, best: dict[str, float], results: dict[str, Result], out
         split = per_run.reshape(len(config.cases), config.seeds, *per_run.shape[1:])
         return dict(zip(config.cases, split, strict=True))
 
-    returns = {name: by_case(result.returns) for name, result in results.items()}
-    plots.curves(
+    def curves(per_agent: dict[str, np.ndarray]) -> dict[str, dict[str, plots.Line]]:
+        split = {name: by_case(per_run) for name, per_run in per_agent.items()}
+        return {
+            case: {name: plots.over_seeds(split[name][case]) for name in split}
+            for case in config.cases
+        }
+
+    plots.lines(
         out / "returns.png",
-        {case: {name: returns[name][case] for name in results} for case in config.cases},
+        curves({name: result.returns for name, result in results.items()}),
         x_label="episode",
         y_label="training return",
-        references=best,
+        references={case: {"best possible": height} for case, height in best.items()},
     )
     q = {name: by_case(result.q) for name, result in results.items()}
     plots.grids(
@@ -109,15 +115,14 @@ def draw(config: Config, best: dict[str, float], results: dict[str, Result], out
             }
             for case in config.cases
         },
-        colour_label="Q(right) - Q(left), mean of seeds",
+        colour_label="Q(right) - Q(left), mean of seeds; lines: the greedy path of every seed",
+        goals={"treasure": "★", "bomb": "✖"},
     )
-    weights = {
-        n: by_case(r.visit_weights) for n, r in results.items() if r.visit_weights is not None
-    }
+    weights = {n: r.visit_weights for n, r in results.items() if r.visit_weights is not None}
     if weights:
-        plots.curves(
+        plots.lines(
             out / "visit_weight.png",
-            {case: {name: weights[name][case] for name in weights} for case in config.cases},
+            curves(weights),
             x_label="episode",
             y_label="visit weight, mean of the demonstration",
         )

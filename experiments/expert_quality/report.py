@@ -181,22 +181,23 @@ def draw(config: Config, maps: Maps, summary: dict[str, Any], out: Path) -> None
         ("late_regret", maps.late, "regret, second half of the episodes"),
     ):
         means = {agent: values.mean(-1) for agent, values in regret.items()}
-        plots.heat_maps(
-            out / f"{name}.png",
-            {
-                case: {TITLES[agent]: means[agent][c] for agent in means}
-                for c, case in enumerate(config.cases)
-            },
-            colour_label=f"{label}, mean of seeds",
-            limits=(0.0, 1.0),
-            **names,
-        )
+        for suffix, agents in (("", tuple(means)), ("_overview", ("bqfd", "dqfd", "dqn"))):
+            panels = _panels(config, maps, means, agents)
+            if panels:
+                plots.heat_maps(
+                    out / f"{name}{suffix}.png",
+                    panels,
+                    colour_label=f"{label}, mean of seeds",
+                    limits=(0.0, 1.0),
+                    numbers=not suffix,
+                    **names,
+                )
         others = [values for agent, values in means.items() if agent != "bqfd"]
         if "bqfd" in means and others:
             lead = np.min(others, axis=0) - means["bqfd"]
             plots.heat_maps(
                 out / f"{name}_lead.png",
-                {"BQfD against the best other": dict(zip(config.cases, lead, strict=True))},
+                {"BQfD's lead over the best other": dict(zip(config.cases, lead, strict=True))},
                 colour_label=f"less {label}",
                 limits=(-1.0, 1.0),
                 **names,
@@ -211,9 +212,22 @@ def draw(config: Config, maps: Maps, summary: dict[str, Any], out: Path) -> None
             )
 
 
+def _panels(
+    config: Config, maps: Maps, means: dict[str, np.ndarray], agents: tuple[str, ...]
+) -> dict[str, dict[str, np.ndarray]]:
+    """Maps of the agents that see demonstrations; the others' one number stands beside the case."""
+    seeing = [agent for agent in agents if agent in means and agent not in maps.repeated]
+    panels = {}
+    for c, case in enumerate(config.cases):
+        alone = [f"{TITLES[a]} {means[a][c, 0, 0]:.2f}" for a in means if a in maps.repeated]
+        title = f"{case}\n(shown nothing: {', '.join(alone)})" if alone else case
+        panels[title] = {TITLES[agent]: means[agent][c] for agent in seeing}
+    return panels if seeing else {}
+
+
 def _slices(
     config: Config, maps: Maps, regret: dict[str, np.ndarray], axis: str
-) -> dict[str, dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
+) -> dict[str, dict[str, plots.Line]]:
     """Interquartile means and intervals along one axis of the map, over all of the other."""
     panels: dict[str, dict[str, Any]] = {}
     for c, case in enumerate(config.cases):
@@ -221,7 +235,6 @@ def _slices(
         for agent, values in regret.items():
             along = values[c] if axis == "quality" else values[c].swapaxes(0, 1)
             points = [_iqm(place[None, None], agent in maps.repeated) for place in along]
-            panels[case][TITLES[agent]] = tuple(
-                np.array([point[field] for point in points]) for field in ("value", "low", "high")
-            )
+            fields = [[point[field] for point in points] for field in ("value", "low", "high")]
+            panels[case][TITLES[agent]] = plots.Line(np.arange(len(points)), *np.array(fields))
     return panels

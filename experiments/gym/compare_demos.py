@@ -12,10 +12,9 @@ from scipy import stats
 
 from bqfd_jax import checks, demos
 from bqfd_jax.files import write_json, write_text
-from bqfd_jax.runs import plots
 from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.gym import GymConfig
-from bqfd_jax.runs.report import Summary, curve
+from bqfd_jax.runs.report import Summary, draw_curves
 from bqfd_jax.runs.sinks import Sink
 
 from .training import make_demonstration, train
@@ -212,24 +211,13 @@ def _steps(steps: list[int | None] | None) -> str:
 
 def draw(path: Path, results: dict[Case, list[Summary]]) -> None:
     """A panel per environment and demonstration: the mean over seeds and its 95 % interval."""
-    panels: dict[str, dict[str, Any]] = {}
-    references: dict[str, dict[str, float]] = {}
+    panels: dict[str, dict[str, list[Summary]]] = {}
     for case, runs in results.items():
         if case.quality is None:
             continue
-        title = f"{case.env}, {case.quality} demonstration"
-        panel = panels.setdefault(title, {})
-        panel[case.agent] = [mean_curve(runs)]
-        references[title] = {"demonstration": runs[0]["demo"]["score"]}
+        panel = panels.setdefault(f"{case.env}, {case.quality} demonstration", {})
+        panel[case.agent] = runs
         (without,) = [c for c in results if c.env == case.env and c.quality is None]
-        panel["dqn, none shown"] = [mean_curve(results[without])]
+        panel["dqn, none shown"] = results[without]
     if panels:
-        plots.learning_curves(path, panels, references=references, y_label="evaluation return")
-
-
-def mean_curve(runs: list[Summary]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps, means over runs, half the width of the 95 % interval."""
-    curves = [curve(run) for run in runs]
-    # With pre-training there is an evaluation at step 0, which all runs of a case have.
-    means = np.stack([means for _, means, _ in curves])
-    return curves[0][0], means.mean(axis=0), interval(means)
+        draw_curves(path, panels, spread=interval)

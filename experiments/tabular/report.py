@@ -71,35 +71,36 @@ def draw(config: Config, found: Findings, out: Path) -> None:
     """The pictures of the folder."""
     # What happens, happens early; the rest is in summary.json.
     first = min(config.episodes, 150)
-    plots.curves(
-        out / "returns.png",
-        {case: {name: found.returns[name][case][:, :first] for name in VARIANTS} for case in CASES},
-        x_label="episode",
-        y_label="return",
-        references=found.best,
-    )
-    rule = {
-        name: (found.memory["visits"], found.memory[name])
-        for name in ("correction in the target", "as printed")
+    returns = {
+        case: {name: plots.over_seeds(found.returns[name][case][:, :first]) for name in VARIANTS}
+        for case in CASES
     }
     plots.lines(
+        out / "returns.png",
+        returns,
+        x_label="episode",
+        y_label="return",
+        references={case: {"best possible": best} for case, best in found.best.items()},
+    )
+    title = "the expert's bonus, all rewards being 0"
+    rules = ("correction in the target", "as printed")
+    plots.lines(
         out / "forgetting.png",
-        {"the expert's bonus, all rewards being 0": rule},
+        {title: {name: plots.Line(found.memory["visits"], found.memory[name]) for name in rules}},
         x_label="visits",
         y_label="Q(expert's action)",
-        references={"closed form, as printed": resting_value(config), "the truth": 0.0},
+        references={title: {"closed form, as printed": resting_value(config), "the truth": 0.0}},
         log_x=True,
     )
-    rows = np.arange(config.filter_size)
+    title, rows = "exact variance / w_n on the expert's path", np.arange(config.filter_size)
+    ratios = {
+        f"n = {n}": plots.Line(rows, variances / weight)
+        for n, (weight, variances) in found.exact.items()
+    }
     plots.lines(
         out / "variances.png",
-        {
-            "exact variance / w_n on the expert's path": {
-                f"n = {n}": (rows, variances / weight)
-                for n, (weight, variances) in found.exact.items()
-            }
-        },
+        {title: ratios},
         x_label="row",
         y_label="ratio",
-        references={"w_n": 1.0},
+        references={title: {"w_n": 1.0}},
     )
