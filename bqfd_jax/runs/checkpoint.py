@@ -207,7 +207,7 @@ def _checked_name(name: str) -> str:
 
 def _digest(body: Mapping[str, Any]) -> str:
     """sha256 of a manifest's body, in which are the checksums of all files."""
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(body).encode()).hexdigest()
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

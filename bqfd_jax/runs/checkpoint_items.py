@@ -240,13 +240,13 @@ def _read_leaf(archive: zipfile.ZipFile, number: int, stored: Description, leaf:
 
 
 def _read_piece(archive: zipfile.ZipFile, name: str, size: int) -> bytes:
-    # Before it is unpacked: a few bytes could declare more than there is memory.
-    if archive.getinfo(name).file_size != size:
-        raise DamagedError(f"piece {name} has another size than its array")
     try:
+        # Before it is unpacked: a few bytes could declare more than there is memory.
+        if archive.getinfo(name).file_size != size:
+            raise ValueError(f"piece {name} has another size than its array")
         return archive.read(name)
     except Exception as error:
-        raise DamagedError(f"piece {name} is damaged: {error}") from error
+        raise DamagedError(f"{Path(archive.filename).name} is damaged: {error}") from error
 
 
 def _is_numpy(leaf: Any) -> bool:
