@@ -64,9 +64,16 @@ def _check_readable(path: Path) -> None:
     """Has another process read the file, because damage may make the HDF5 library never end."""
     seconds = _PATIENCE + path.stat().st_size / _SPEED
     walk = Path(__file__).with_name("hdf5_walk.py")
-    command = [sys.executable, "-P", str(walk), str(path), str(max_bytes())]
+    told = f"{path}\n{max_bytes()}"
     try:
-        subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds)
+        subprocess.run(
+            [sys.executable, "-P", str(walk)],
+            input=told,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=seconds,
+        )
     except subprocess.TimeoutExpired:
         raise DemonstrationError(
             f"{path} is damaged: reading it did not end within {seconds:.0f} s"
