@@ -148,14 +148,15 @@ def read_bytes(
       FileError: it is damaged, too large or no regular file; `error` chooses a more special one.
     """
     _check_file(path, error)
+    in_zip = isinstance(path, zipfile.Path)
+    size = path.root.getinfo(path.at).file_size if in_zip else path.stat().st_size
+    if size > most:
+        raise error(f"{path} has more than {most:,} bytes, too many for what it should be")
     try:
         with path.open("rb") as stream:
-            data = stream.read(most + 1)
+            return stream.read(size)
     except Exception as cause:
         raise error(f"{path} is damaged: {cause}") from cause
-    if len(data) > most:
-        raise error(f"{path} has more than {most:,} bytes, too many for what it should be")
-    return data
 
 
 def parse_json(text: str | bytes, where: Any, *, error: type[FileError] = FileError) -> Any:

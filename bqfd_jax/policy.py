@@ -191,7 +191,7 @@ def load_policy(path: str | os.PathLike[str], *, network: Any = None) -> Policy:
         raise
     # Whatever a description that is none makes flax and jax raise.
     except Exception as error:
-        raise PolicyError(f"{path} describes no network ({made_with}): {error}") from error
+        raise PolicyError(f"{path} cannot be played by that network: {error}") from error
     told = {name: meta[name] for name in ("environment", "preprocessing")}
     return Policy(network=network, params=params, made_with=made_with, **shape, **told)
 

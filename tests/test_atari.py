@@ -280,7 +280,7 @@ def test_without_envpool_all_else_works():
         cwd=Path(bqfd_jax.__file__).parents[1],
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("pip install 'bqfd-jax[atari]'") == 2
+    assert done.stdout.count("pip install -e '.[atari]' in a clone") == 2
 
 
 def test_a_version_that_is_not_there(monkeypatch):
@@ -290,7 +290,7 @@ def test_a_version_that_is_not_there(monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    with pytest.raises(ImportError, match=r"bqfd-jax\[atari\]"):
+    with pytest.raises(ImportError, match=r"Atari needs envpool, .* pip install -e '\.\[atari\]'"):
         atari.envpool_version()
 
 

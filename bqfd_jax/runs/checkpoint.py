@@ -39,7 +39,7 @@ from bqfd_jax.runs.checkpoint_items import (
     write_item,
 )
 
-_FORMAT = 3
+_FORMAT = 4
 _MANIFEST = "manifest.json"
 _ITEM = re.compile(r"[a-z][a-z0-9_]*")
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
@@ -207,7 +207,7 @@ def _checked_name(name: str) -> str:
 
 def _digest(body: Mapping[str, Any]) -> str:
     """sha256 of a manifest's body, in which are the checksums of all files."""
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(body).encode()).hexdigest()
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

@@ -57,21 +57,21 @@ def write_item(path: Path, leaves: Mapping[str, Any]) -> Description:
     }
 
 
+# How a leaf that is a python number is kept in JSON.
+_STORED = {"python bool": bool, "python int": int, "python float": str}
+
+
 def check_description(description: Any) -> None:
-    """Raises `FileError` for what `write_item` cannot have written."""
+    """Raises `FileError` for what `write_item` cannot have returned."""
     files.check_fields(description, leaves=dict, pieces=dict)
-    for found in description["pieces"].values():
-        files.check_fields({"piece": found}, piece=[int])
+    for piece in description["pieces"].values():
+        files.check_fields({"piece": piece}, piece=[int])
     for leaf in description["leaves"].values():
         files.check_fields(leaf, shape=[int], dtype=str)
         files.check_fields({"key_impl": ""} | leaf, key_impl=str)
         if leaf["dtype"].startswith("python"):
             files.check_fields(leaf, value=_STORED.get(leaf["dtype"], ()))
             _python_value(leaf)
-
-
-# How a leaf that is a python number is kept in JSON.
-_STORED = {"python bool": bool, "python int": int, "python float": str}
 
 
 def read_item(path: Path, description: Description, wanted: Mapping[str, Any]) -> list[Any]:
@@ -176,8 +176,9 @@ def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[st
         elif not _fits(stored[name], wanted[name]):
             expected = show(_describe(wanted[name]))
             found.append(f"{name}: stored {show(stored[name])}, expected {expected}")
+    # Pieces are found by their leaf's place, so that two of one shape must not be exchanged.
     if not found and list(stored) != list(wanted):
-        found.append("the same leaves in another order")
+        found.append("the same leaves, but in another order")
     return found
 
 
@@ -223,7 +224,8 @@ def _read_leaf(archive: zipfile.ZipFile, number: int, stored: Description, leaf:
         shape, dtype = (*shape, *words.shape), words.dtype
     dtype = jnp.dtype(dtype)
     cuts = _cuts(shape, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
-    pieces = (archive.read(f"{number}-{start}") for start, _ in cuts)
+    row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
+    pieces = (_read_piece(archive, f"{number}-{start}", rows * row_bytes) for start, rows in cuts)
     if len(cuts) > 1 and not _is_numpy(leaf):
         # Filled in place on the device: a large array never lies whole on the host.
         whole = jnp.empty(shape, dtype)
@@ -235,6 +237,16 @@ def _read_leaf(archive: zipfile.ZipFile, number: int, stored: Description, leaf:
     if _is_key(leaf):
         return _placed(jax.random.wrap_key_data(jnp.asarray(whole), impl=impl), leaf)
     return _as_template(whole, leaf)
+
+
+def _read_piece(archive: zipfile.ZipFile, name: str, size: int) -> bytes:
+    try:
+        # Before it is unpacked: a few bytes could declare more than there is memory.
+        if archive.getinfo(name).file_size != size:
+            raise ValueError(f"piece {name} has another size than its array")
+        return archive.read(name)
+    except Exception as error:
+        raise DamagedError(f"{Path(archive.filename).name} is damaged: {error}") from error
 
 
 def _is_numpy(leaf: Any) -> bool:

@@ -77,7 +77,7 @@ class RunConfig:
     video: bool = True
     """Film one evaluation episode in the end, if the environment can be rendered."""
     tensorboard: bool = False
-    """Also write TensorBoard files (needs the extra: pip install 'bqfd-jax[tensorboard]')."""
+    """Also write TensorBoard files (needs the extra `tensorboard`)."""
     out: Path | None = None
     """Run folder; a new one below runs/ unless given."""
     resume: bool = False

@@ -123,7 +123,10 @@ def read(path: Path) -> tuple[str, Games]:
     head, *lines = read_bytes(path).split(b"\n")
     told = parse_json(head, path)
     check_fields(told, game=str)
-    num_actions = ale.Ale(told["game"]).num_actions
+    try:
+        num_actions = ale.Ale(told["game"]).num_actions
+    except ValueError as error:
+        raise FileError(f"{path}: {error}") from error
     games: Games = []
     for number, line in enumerate(lines[:-1], start=2):
         where = f"{path}, line {number}"

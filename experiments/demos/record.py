@@ -91,10 +91,10 @@ async def _serve(recorder: Recorder, listening: socket.socket, *, open_browser: 
     port = listening.getsockname()[1]
     async with server.start(recorder, listening):
         url = f"http://{HOST}:{port}/?token={recorder.token}"
-        _greet(url, port)
         # A closed terminal or a lost ssh connection too must not cost what was played.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, functools.partial(_stop, stop, loop))
+        _greet(url, port)
         if open_browser:
             # Some browsers return only when they are closed.
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()

@@ -1,4 +1,4 @@
-"""Reads all of an HDF5 file: `python hdf5_walk.py FILE MOST_BYTES`.
+"""Reads all of an HDF5 file; a script that is told the file, and the most bytes, on its input.
 
 Damage can make the HDF5 library loop for ever, crash, or ask for all memory there is.  So somebody
 else's file is read once in a process of its own, which can be ended.  This one says nothing; it
@@ -42,4 +42,5 @@ def _read(group: Any, most: int, depth: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(float(sys.argv[2])))
+    file, most = sys.stdin.read().splitlines()
+    main(file, int(float(most)))
