@@ -148,14 +148,15 @@ def read_bytes(
       FileError: it is damaged, too large or no regular file; `error` chooses a more special one.
     """
     _check_file(path, error)
+    in_zip = isinstance(path, zipfile.Path)
+    size = path.root.getinfo(path.at).file_size if in_zip else path.stat().st_size
+    if size > most:
+        raise error(f"{path} has more than {most:,} bytes, too many for what it should be")
     try:
         with path.open("rb") as stream:
-            data = stream.read(most + 1)
+            return stream.read(size)
     except Exception as cause:
         raise error(f"{path} is damaged: {cause}") from cause
-    if len(data) > most:
-        raise error(f"{path} has more than {most:,} bytes, too many for what it should be")
-    return data
 
 
 def parse_json(text: str | bytes, where: Any, *, error: type[FileError] = FileError) -> Any:
@@ -225,6 +226,43 @@ def read_record(
     if not isinstance(meta, dict):
         raise error(f"{path}: meta is no JSON object")
     return meta, arrays
+
+
+def check_fields(meta: Any, **kinds: Any) -> None:
+    """Refuses JSON without one of some fields, or with one of another kind.
+
+    A kind is a type, `[kind]` for lists of it, or a tuple of several.
+    """
+    if not isinstance(meta, dict):
+        raise FileError("its meta is no JSON object")
+    missing = [name for name in kinds if name not in meta]
+    if missing:
+        raise FileError(f"it has no {', '.join(missing)}")
+    for name, kind in kinds.items():
+        if not _is_kind(meta[name], kind):
+            raise FileError(f"{name} is {repr(meta[name])[:60]}, but must be {_say(kind)}")
+
+
+def _is_kind(value: Any, kind: Any) -> bool:
+    if isinstance(kind, tuple):
+        return any(_is_kind(value, one) for one in kind)
+    if isinstance(kind, list):
+        return isinstance(value, list) and all(_is_kind(item, kind[0]) for item in value)
+    if kind is None:
+        return value is None
+    if kind is float:
+        return type(value) in (int, float) and abs(value) <= 1e300
+    # Control characters would reach the terminal of whoever looks at it.
+    return type(value) is kind and (kind is not str or value.isprintable())
+
+
+def _say(kind: Any) -> str:
+    if isinstance(kind, tuple):
+        return " or ".join(map(_say, kind))
+    if isinstance(kind, list):
+        return f"a list of {_say(kind[0])}"
+    words = {str: "plain text", int: "a whole number", float: "a number", dict: "an object"}
+    return "null" if kind is None else words.get(kind, "true or false")
 
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:

@@ -3,7 +3,9 @@
 import dataclasses
 import functools
 import json
+import math
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,20 @@ import numpy as np
 
 from bqfd_jax import networks
 from bqfd_jax.agents.config import AgentConfig, BootstrappedConfig
-from bqfd_jax.files import FileError, read_npz, write_npz
+from bqfd_jax.files import (
+    FileError,
+    check_fields,
+    digest,
+    read_npz,
+    read_record,
+    write_record,
+)
 from bqfd_jax.networks import Network
 from bqfd_jax.types import Array, HostEnvironment, Params
 
-_FORMAT = 1
+_FORMAT = 2
+_FRAME_DTYPES = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)")
+_MOST_NUMBERS = 2**28  # that a policy may see and say at once
 
 
 class PolicyError(FileError):
@@ -145,7 +156,11 @@ def save_policy(policy: Policy, path: str | os.PathLike[str]) -> None:
         "params": [jax.tree_util.keystr(keys) for keys, _ in leaves],
     }
     arrays = {f"param_{i}": np.asarray(leaf) for i, (_, leaf) in enumerate(leaves)}
-    write_npz(path, meta=np.array(json.dumps(meta)), **arrays)
+    write_record(path, meta | {"digest": _digest(meta, arrays)}, arrays)
+
+
+def _digest(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> str:
+    return digest(json.dumps(meta, sort_keys=True), arrays)
 
 
 def load_policy(path: str | os.PathLike[str], *, network: Any = None) -> Policy:
@@ -159,32 +174,56 @@ def load_policy(path: str | os.PathLike[str], *, network: Any = None) -> Policy:
     """
     path = Path(path)
     try:
-        arrays = read_npz(path)
-        meta = json.loads(str(arrays["meta"][()]))
-        if meta["kind"] != "policy" or meta["format"] != _FORMAT:
-            raise PolicyError(f"{path} is a {meta['kind']} of format {meta['format']}")
-        shape = {
-            "num_actions": int(meta["num_actions"]),
-            "frame_shape": tuple(meta["frame_shape"]),
-            "frame_dtype": np.dtype(meta["frame_dtype"]),
-            "stack": int(meta["stack"]),
-        }
-        names, made_with = list(meta["params"]), meta["made_with"]
-        told = {name: meta[name] for name in ("environment", "preprocessing")}
-        stored = [arrays[f"param_{i}"] for i in range(len(names))]
-    except (FileError, KeyError, TypeError, json.JSONDecodeError) as error:
+        meta, shape, arrays = _read(path)
+    except FileError as error:
         raise PolicyError(f"{path} is no policy: {error}") from error
-    if network is not None:
-        try:
-            network = networks.as_ensemble(networks.own_network(network, **shape), made_with or {})
-        except ValueError as error:
-            raise PolicyError(f"{path} cannot be played by that: {error}") from error
-    elif made_with is None or "own" in made_with:
+    made_with = meta["made_with"]
+    if network is None and (made_with is None or "own" in made_with):
         raise PolicyError(f"{path} was trained with a network of one's own: give it (network)")
-    else:
-        network = networks.described_network(made_with, **shape)
-    params = _fill(path, network, dict(zip(names, stored, strict=True)), shape)
+    try:
+        if network is None:
+            network = networks.described_network(made_with, **shape)
+        else:
+            network = networks.as_ensemble(networks.own_network(network, **shape), made_with or {})
+        stored = dict(zip(meta["params"], arrays.values(), strict=True))
+        params = _fill(path, network, stored, shape)
+    except PolicyError:
+        raise
+    # Whatever a description that is none makes flax and jax raise.
+    except Exception as error:
+        raise PolicyError(f"{path} cannot be played by that network: {error}") from error
+    told = {name: meta[name] for name in ("environment", "preprocessing")}
     return Policy(network=network, params=params, made_with=made_with, **shape, **told)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, np.ndarray]]:
+    """What a file says of a policy, the shape of what it sees, and its parameters."""
+    meta, _ = read_record(path)
+    check_fields(meta, kind=str, format=int)
+    if meta["kind"] != "policy" or meta["format"] != _FORMAT:
+        raise PolicyError(f"it is a {meta['kind']} of format {meta['format']}")
+    check_fields(meta, num_actions=int, frame_shape=[int], frame_dtype=str, stack=int, params=[str])
+    check_fields(meta, made_with=(dict, None), preprocessing=(dict, None), environment=str)
+    names = [f"param_{i}" for i in range(len(meta["params"]))]
+    arrays = read_npz(path, names)
+    written = {name: value for name, value in meta.items() if name != "digest"}
+    if meta.get("digest") != _digest(written, arrays):
+        raise PolicyError("it was changed after it was saved: its contents do not fit its digest")
+    sizes = (meta["num_actions"], meta["stack"], *meta["frame_shape"])
+    if min(sizes) < 1 or math.prod(sizes) > _MOST_NUMBERS:
+        raise PolicyError(f"actions, stack and frames of {list(sizes)} cannot be")
+    if not _FRAME_DTYPES.fullmatch(meta["frame_dtype"]):
+        raise PolicyError(f"frame_dtype is {meta['frame_dtype']!r}, which is no type of numbers")
+    for name, array in zip(meta["params"], arrays.values(), strict=True):
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise PolicyError(f"{name} holds values that are not finite")
+    shape = {
+        "num_actions": meta["num_actions"],
+        "frame_shape": tuple(meta["frame_shape"]),
+        "frame_dtype": np.dtype(meta["frame_dtype"]),
+        "stack": meta["stack"],
+    }
+    return meta, shape, arrays
 
 
 def _fill(

@@ -44,6 +44,7 @@ def evaluate(
     epsilon: float | None = None,
     max_steps: int | None = None,
     video: bool = True,
+    trust_config: bool = False,
 ) -> None:
     """Plays episodes with the network of a run's last checkpoint, and films one.
 
@@ -53,8 +54,9 @@ def evaluate(
       epsilon: Probability of a random action; the run's own unless given.
       max_steps: Agent steps after which an episode is cut; the run's own unless given.
       video: Film one more episode.
+      trust_config: Import the modules that the run's config.json names, which runs their code.
     """
-    loaded = Run.load(run)
+    loaded = Run.load(run, trust_config=trust_config)
     with console.terminal("after this step") as sink:
         result = loaded.evaluate(episodes, epsilon=epsilon, max_steps=max_steps, sink=sink)
         row = {
@@ -87,17 +89,22 @@ def compare(
     print(f"{compare_runs(runs, out)}\n\nfigure and table in {out}")
 
 
-def resume(run: Annotated[Path, tyro.conf.Positional], steps: int | None = None) -> None:
+def resume(
+    run: Annotated[Path, tyro.conf.Positional],
+    steps: int | None = None,
+    trust_config: bool = False,
+) -> None:
     """Goes on with a run that was stopped or killed; its options are in its folder.
 
     Args:
       run: Folder of the run.
       steps: Another length, in agent steps; extends a finished run.
+      trust_config: Import the modules that the run's config.json names, which runs their code.
     """
     kind = folder.read_config(run).get("experiment")
     if kind in KINDS:
         with console.terminal() as sink:
-            Run.load(run).resume(steps=steps, sink=sink)
+            Run.load(run, trust_config=trust_config).resume(steps=steps, sink=sink)
         return
     if kind not in ("deep_sea", "expert_quality"):
         raise UsageError(f"{run} holds a run of {kind!r}, which cannot be resumed")

@@ -428,7 +428,7 @@ def check_item(raw, actions, item, lane, time):
 
 def test_a_batch_meets_every_kind_of_end(played):
     _, _, replay, state = played
-    batch = quick_jit(lambda state, key: replay.sample(state, key, 1024))(state, jax.random.key(1))
+    batch = quick_jit(lambda state, key: replay.sample(key, state, 1024))(state, jax.random.key(1))
     discount, n_step = np.asarray(batch.discount), np.asarray(batch.n_step_discount)
     assert set(np.unique(discount)) == {np.float32(0), np.float32(GAMMA)}
     # A life or a game lost within the n steps; a path cut off by the limit, shorter than n.

@@ -1,6 +1,7 @@
 """Checkpoints come back bit for bit, survive damage and kills, and refuse what does not fit."""
 
 import errno
+import json
 import os
 import resource
 import shutil
@@ -8,6 +9,7 @@ import struct
 import subprocess
 import sys
 import time
+import tracemalloc
 import warnings
 import zipfile
 from pathlib import Path
@@ -230,7 +232,7 @@ def remove_manifest(path):
 
 def cut_manifest(path):
     os.truncate(path / "manifest.json", 40)
-    return "manifest.json cannot be parsed"
+    return "manifest.json is damaged or no JSON"
 
 
 def change_manifest(path):
@@ -242,7 +244,7 @@ def change_manifest(path):
 def replace_by_file(path):
     path.rename(path.with_name("elsewhere"))
     path.write_text("")
-    return "Not a directory"
+    return "manifest.json is missing"
 
 
 def exchange_file(path):
@@ -278,6 +280,93 @@ def test_damage_falls_back_and_says_so(tmp_path, damage):
     assert wrong in str(warning.message)
     assert f"using {paths[1]} instead" in str(warning.message)
     assert warning.filename == __file__
+
+
+def forge(path, change):
+    """Changes a manifest's body, with a digest that fits it again."""
+    file = path / "manifest.json"
+    body = json.loads(file.read_text())["body"]
+    change(body, body["items"]["state"])
+    file.write_text(json.dumps({"body": body, "sha256": checkpoint._digest(body)}))
+
+
+VALUES = [None, True, -1, 10**30, 1.5, "", "x", [], [None], ["x"], {}, {"x": 1}, [[-1, -1]]]
+PLACES = [
+    lambda body, item, value: body.update(step=value),
+    lambda body, item, value: body.update(items=value),
+    lambda body, item, value: body["items"].update(state=value),
+    lambda body, item, value: item.update(leaves=value),
+    lambda body, item, value: item.update(pieces=value),
+    lambda body, item, value: item["pieces"].update({"0-0": value}),
+    lambda body, item, value: item["leaves"].update({"state['n']": value}),
+    lambda body, item, value: item["leaves"]["state['n']"].update(shape=value),
+    lambda body, item, value: item["leaves"]["state['n']"].update(dtype=value),
+    lambda body, item, value: item["leaves"]["state['python']"].update(value=value),
+    lambda body, item, value: item["leaves"]["state['python']"].update(dtype=value),
+    lambda body, item, value: item["leaves"]["state['key']"].update(key_impl=value),
+    lambda body, item, value: item["leaves"]["state['key']"].pop("key_impl"),
+    lambda body, item, value: item.pop("leaves"),
+    lambda body, item, value: item.pop("pieces"),
+    lambda body, item, value: body.pop("step"),
+]
+
+
+@pytest.mark.parametrize("place", range(len(PLACES)))
+def test_a_forged_manifest_neither_crashes_nor_alters_a_state(tmp_path, place):
+    state = {**small_state(2), "python": 0.5, "key": jax.random.key(1)}
+    other = {**small_state(1), "python": 0.25, "key": jax.random.key(0)}
+    saver = OneItem(tmp_path, keep=2, on_skip=lambda message: None)
+    saver.save(1, other)
+    path = saver.save(2, state)
+    whole = (path / "manifest.json").read_text()
+    for value in VALUES:
+        (path / "manifest.json").write_text(whole)
+        forge(path, lambda body, item, value=value: PLACES[place](body, item, value))
+        try:
+            step, found = saver.restore(scrambled(state))
+        except CheckpointError:
+            continue
+        assert_identical(found, {1: other, 2: state}[step])
+
+
+def test_leaves_of_one_shape_cannot_be_exchanged(tmp_path):
+    saver = OneItem(tmp_path)
+    state = {"a": jnp.zeros(3), "b": jnp.ones(3)}
+    path = saver.save(2, state)
+
+    def exchange(body, item):
+        item["leaves"] = dict(reversed(item["leaves"].items()))
+
+    forge(path, exchange)
+    with pytest.raises(CheckpointError, match="in another order"):
+        saver.restore(state)
+
+
+def test_a_manifest_of_another_step_is_damage(tmp_path):
+    saver = OneItem(tmp_path)
+    path = saver.save(2, small_state(2))
+    forge(path, lambda body, item: body.update(step=3))
+    with pytest.raises(CheckpointError, match=r"manifest\.json is of step 3"):
+        saver.restore(small_state(0))
+
+
+def test_a_piece_that_unpacks_to_more_than_its_array_is_not_unpacked(tmp_path):
+    saver = OneItem(tmp_path)
+    path = saver.save(2, small_state(2))
+    bomb = zipfile.ZipFile(path / "state.zip", "w", zipfile.ZIP_BZIP2)
+    with bomb:
+        bomb.writestr("0-0", bytes(50 * 2**20))
+        bomb.writestr("1-0", bytes(48))
+
+    def resign(body, item):
+        item["pieces"] = checkpoint_items._checksums(bomb)
+
+    forge(path, resign)
+    tracemalloc.start()
+    with pytest.raises(CheckpointError, match="piece 0-0 has another size than its array"):
+        saver.restore(small_state(0))
+    assert tracemalloc.get_traced_memory()[1] < 10 * 2**20
+    tracemalloc.stop()
 
 
 def test_all_damaged_is_an_error(tmp_path):

@@ -245,7 +245,7 @@ def rewrite(path, *, without=(), **changes):
         ({"episode_lengths": np.array([100, 100])}, "scores has 1 entries for 2"),
         ({"format": 2}, "is of format 2, but 1 can be read"),
         ({"config": 3}, "config is 3, but must be an object"),
-        ({"env": None}, "env is None, but must be text"),
+        ({"env": None}, "env is None, but must be plain text"),
     ],
 )
 def test_a_changed_file_is_refused(tmp_path, changes, message):

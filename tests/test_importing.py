@@ -58,10 +58,12 @@ class Head:
         self.lines, self.pictures = {}, {}
         number = first
         for episode, (acts, rewards) in enumerate(episodes):
+            score = 0
             for action, reward in zip(acts, rewards, strict=True):
                 gaze = GAZE[number % len(GAZE)]
                 name = f"RZ_2464601_{number}"
-                self.lines[number] = [name, episode, 0, 50, reward, action, gaze]
+                score += reward
+                self.lines[number] = [name, episode, score, 50, reward, action, gaze]
                 self.pictures[name] = encode(screen(10 * number % 256))
                 number += 1
 
@@ -122,6 +124,7 @@ def check_two_games(imported):
     assert imported.counts["frames told of"] == 15
     assert imported.counts["frames at a cut that fill no step"] == 2
     assert imported.counts["episodes that ended"] == imported.counts["episodes that were cut"] == 1
+    assert len(imported.remarks) == 1
     assert "lives are not told" in imported.remarks[0]
 
 
@@ -393,6 +396,36 @@ def test_a_real_game_comes_out_as_envpool_shows_it(tmp_path):
     assert np.abs(rows.frame.astype(int) - played.frame).max() <= 1
 
 
+@pytest.mark.parametrize("reward", [5000, -1, 1])
+def test_a_reward_that_the_score_contradicts_is_told_of(tmp_path, reward):
+    trial = two_games().set(3, "unclipped_reward", reward)
+    imported = importing.read("atari-head", trial.folder(tmp_path / "breakout"))
+    assert imported.counts["rewards that the score contradicts"] == 1
+    assert "1 rewards that the score contradicts: see" in imported.remarks[1]
+    lines = agc_lines(6)
+    lines[2][1] = 5000
+    imported = importing.read("agc", agc(tmp_path, lines=lines))
+    assert imported.counts["rewards that the score contradicts"] == 1
+
+
+def test_a_score_may_or_may_not_hold_the_reward_of_its_line(tmp_path):
+    trial = two_games()
+    for line in trial.lines.values():
+        line[2] -= line[4]
+    check_two_games(importing.read("atari-head", trial.folder(tmp_path / "breakout")))
+
+
+def test_half_a_table_is_told_of(tmp_path):
+    trial = two_games()
+    for number in range(9, 16):
+        del trial.lines[number]
+    imported = importing.read("atari-head", trial.folder(tmp_path / "breakout"))
+    assert imported.counts["pictures that no line tells of"] == 7
+    assert "7 pictures that no line tells of: a part" in imported.remarks[1]
+    path = agc(tmp_path, lines=agc_lines(6, ends=False), pictures=range(10))
+    assert importing.read("agc", path).counts["pictures that no line tells of"] == 4
+
+
 # --- Atari Grand Challenge ---
 
 
@@ -411,7 +444,7 @@ def agc(root, *, game="pinball", number=17, lines=None, pictures=None):
 
 def agc_lines(count, *, ends=True):
     return [
-        [frame, frame, 0, frame == count - 1 and ends, RIGHT if frame < 4 else FIRE]
+        [frame, frame, sum(range(frame)), frame == count - 1 and ends, (FIRE, RIGHT)[frame < 4]]
         for frame in range(count)
     ]
 

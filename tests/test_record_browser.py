@@ -71,7 +71,9 @@ class Server:
 
     def __init__(self, folder, *, game, steps=1000):
         self.session = recording.Session(game, wanted_steps=steps)
-        self.recorder = record_server.Recorder(self.session, Files(folder / "played.npz"))
+        self.recorder = record_server.Recorder(
+            self.session, Files(folder / "played.npz", self.session.game)
+        )
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._writers = set()

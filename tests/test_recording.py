@@ -5,7 +5,9 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,7 +26,8 @@ from bqfd_jax.demos import DemonstrationError
 from bqfd_jax.demos.making import recording
 from bqfd_jax.demos.making.keys import KEYS, HeldKeys, action_of, legend
 from bqfd_jax.envs import ale
-from bqfd_jax.runs.folder import UsageError
+from bqfd_jax.runs.errors import UsageError
+from experiments.demos import journal
 from experiments.demos import record as demos_record
 from experiments.demos import server as record_server
 from experiments.demos.recordings import Files
@@ -344,7 +347,7 @@ def test_what_continues_what():
 @contextlib.asynccontextmanager
 async def serving(folder, *, game="Freeway", steps=1000):
     session = recording.Session(game, wanted_steps=steps)
-    recorder = record_server.Recorder(session, Files(folder / "played.npz"))
+    recorder = record_server.Recorder(session, Files(folder / "played.npz", game))
     listening = record_server.listen(0)
     async with record_server.start(recorder, listening):
         yield Place(listening.getsockname()[1], recorder.token, recorder, session)
@@ -362,10 +365,10 @@ class Place:
         options = {"origin": f"http://127.0.0.1:{self.port}"} | options
         return connect(f"ws://127.0.0.1:{self.port}/play?token={token}", **options)
 
-    async def get(self, target, *headers):
+    async def get(self, target, *headers, method="GET"):
         """A request by hand; status, headers and body."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        lines = [f"GET {target} HTTP/1.1", *headers, "", ""]
+        lines = [f"{method} {target} HTTP/1.1", *headers, "", ""]
         writer.write("\r\n".join(lines).encode("latin-1"))
         answer = (await asyncio.wait_for(reader.read(), 10)).decode()
         writer.close()
@@ -509,6 +512,10 @@ def test_requests_that_are_refused(tmp_path):
             # The icon that browsers ask for with every refusal: empty, for no complaint of theirs.
             assert (await place.get("/favicon.ico", host))[::2] == (200, "")
             assert (await place.get("/favicon.ico", "Host: evil.example"))[0] == 403
+            for method in ("POST", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE", "get", "X"):
+                status, _, body = await place.get(good, host, method=method)
+                assert (method, status) == (method, 405)
+                assert place.token not in body
             # No request at all.
             for junk in (b"\x16\x03\x01\x02\x00\x01", b"POST / HTTP/1.1\r\n\r\n", b"\r\n" * 9):
                 reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
@@ -730,7 +737,7 @@ def test_a_game_waits_for_who_cannot_follow(tmp_path):
 
 def test_nothing_that_was_saved_is_lost(tmp_path):
     def names():
-        return sorted(path.name for path in tmp_path.iterdir())
+        return sorted(path.name for path in tmp_path.glob("*.npz"))
 
     async def save(page):
         await page.say("save")
@@ -762,7 +769,7 @@ def test_nothing_that_was_saved_is_lost(tmp_path):
 
 def test_a_check_keeps_nobody_waiting(tmp_path, monkeypatch):
     release = threading.Event()
-    monkeypatch.setattr(recording, "verified", lambda played: release.wait(20) and played)
+    monkeypatch.setattr(demos, "verified", lambda played: release.wait(20) and played)
 
     async def play():
         async with serving(tmp_path) as place:
@@ -799,7 +806,7 @@ def test_a_save_that_fails_is_told_and_can_be_repeated(tmp_path, monkeypatch, er
     async def play():
         async with serving(tmp_path) as place:
             await play_a_little(place)
-            module, name = (recording, "verified") if error.args[0] != 28 else (demos, "save")
+            module, name = (demos, "verified") if error.args[0] != 28 else (demos, "save")
             async with place.join() as connection:
                 page = Page(connection)
                 with monkeypatch.context() as patch:
@@ -809,9 +816,133 @@ def test_a_save_that_fails_is_told_and_can_be_repeated(tmp_path, monkeypatch, er
                 assert text in state["save"]["text"]
                 await page.say("save")
                 await page.until(saved_as("saved"))
-        assert [path.name for path in tmp_path.iterdir()] == ["played.npz"]
+        assert [path.name for path in tmp_path.glob("*.npz")] == ["played.npz"]
 
     asyncio.run(play())
+
+
+# What was not saved.
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path_factory, monkeypatch):
+    """Where things go that cannot go where they should."""
+    folder = tmp_path_factory.mktemp("state")
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    return folder / "bqfd-jax" / "recordings"
+
+
+def test_a_journal_tells_what_was_played(tmp_path, elsewhere):
+    told = []
+    kept = journal.Journal(tmp_path / "mine.npz", "Freeway", told.append)
+    kept.update([[]])
+    assert not list(tmp_path.iterdir())
+    # Steps, an undo, another way, a second game, a restart, an undo of both.
+    for games in ([[1]], [[1, 2]], [[1]], [[1, 0]], [[1, 0], []], [[1, 0], [2, 2]], [[1, 0], []]):
+        kept.update(games)
+        assert journal.read(kept.path) == ("Freeway", games)
+    kept.update([[1, 0, 1]])
+    assert journal.read(kept.path) == ("Freeway", [[1, 0, 1]])
+    assert kept.path == tmp_path / "mine.npz.unsaved"
+    # Nobody else's as long as it is written; a line that was cut off is left out.
+    assert journal.leftovers(tmp_path, "Freeway") == {}
+    whole = kept.path.read_bytes()
+    kept.remove()
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "old.npz.unsaved").write_bytes(whole[:-3])
+    assert journal.read(tmp_path / "old.npz.unsaved") == ("Freeway", [[1, 0], []])
+    assert journal.leftovers(tmp_path, "Freeway") == {tmp_path / "old.npz.unsaved": 2}
+    assert journal.leftovers(tmp_path, "Pong") == {}
+    assert not told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]\n",
+        '{"game": "Brakout"}\n',
+        '{"game": "Freeway"}\n{}\n',
+        '{"game": "Freeway"}\n{"games": 0, "steps": 5, "then": [[1]]}\n',
+        '{"game": "Freeway"}\n{"games": 1, "steps": 0, "then": [[1]]}\n',
+        '{"game": "Freeway"}\n{"games": 0, "steps": 0, "then": [[3]]}\n',
+        '{"game": "Freeway"}\n{"games": 0, "steps": 0, "then": []}\n',
+    ],
+)
+def test_what_is_no_journal_is_refused(tmp_path, elsewhere, text):
+    (tmp_path / "x.unsaved").write_text(text)
+    with pytest.raises(ValueError, match=r"unsaved|Brakout|has no|JSON object"):
+        journal.read(tmp_path / "x.unsaved")
+    assert journal.leftovers(tmp_path, "Freeway") == {}
+
+
+def test_a_session_goes_on_where_another_was():
+    session = playing("Breakout")
+    for pressed in (["fire"], ["left"], ["left"], ["right"], []) * 30:
+        if session.paused:
+            session.play()
+        session.step(pressed)
+    again = recording.Session("Breakout", wanted_steps=10)
+    again.go_on_with(session.played)
+    assert again.paused
+    assert (again.score, again.lives, again.num_steps) == (session.score, session.lives, 150)
+    np.testing.assert_array_equal(again.screen, session.screen)
+    again.undo()
+    session.undo()
+    np.testing.assert_array_equal(again.screen, session.screen)
+
+
+def test_a_journal_that_cannot_be_written_goes_elsewhere_and_says_so(tmp_path, elsewhere):
+    told = []
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    kept = journal.Journal(folder / "mine.npz", "Freeway", told.append)
+    kept.update([[1]])
+    # Whoever deletes the folder in the middle of a game.
+    shutil.rmtree(folder)
+    kept.update([[1, 2]])
+    assert journal.read(elsewhere / "mine.npz.unsaved") == ("Freeway", [[1, 2]])
+    assert "UNSAVED PLAY IS KEPT IN" in told[0]
+    assert str(elsewhere) in told[0]
+    kept.update([[1, 2, 0]])
+    assert len(told) == 1
+    # It is found at the next start, wherever that is.
+    kept._close()
+    assert journal.leftovers(tmp_path, "Freeway") == {elsewhere / "mine.npz.unsaved": 3}
+
+
+def test_a_full_disk_sends_the_journal_elsewhere(tmp_path, elsewhere, monkeypatch):
+    told, write, full = [], os.write, iter([True])
+
+    def write_or_fail(descriptor, data):
+        if next(full, False):
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data)
+
+    kept = journal.Journal(tmp_path / "mine.npz", "Freeway", told.append)
+    kept.update([[1]])
+    monkeypatch.setattr(os, "write", write_or_fail)
+    kept.update([[1, 2]])
+    assert "No space left on device" in told[0]
+    assert kept.path.parent == elsewhere
+    assert journal.read(kept.path) == ("Freeway", [[1, 2]])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_save_that_fails_goes_elsewhere_and_says_so(tmp_path, elsewhere):
+    told = []
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    kept = Files(folder / "mine.npz", "Freeway", told.append)
+    session = playing("Freeway")
+    for _ in range(5):
+        session.step(["up"])
+    shutil.rmtree(folder)
+    kept.save(session.demonstration())
+    assert kept.path == elsewhere / "mine.npz"
+    assert len(demos.load(kept.path).actions) == 5
+    assert "CANNOT BE WRITTEN" in told[0]
+    assert str(kept.path) in told[0]
 
 
 # The command.
@@ -853,6 +984,55 @@ def test_whatever_ends_the_command_what_was_played_is_saved(tmp_path, number):
     found = demos.load(tmp_path / "mine.npz", game="Freeway")
     assert found.frame_hash is not None
     assert len(found.actions) >= 5
+
+
+def begin_command(*options):
+    """The command, where it is, and what it said; whoever calls ends it."""
+    command = [sys.executable, "-m", "experiments.demos", "record", "--game", "Freeway"]
+    command += [*map(str, options), "--port", "0", "--no-browser"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    said = ""
+    while "Ctrl-C" not in said:
+        line = process.stdout.readline()
+        assert line, "it ended early"
+        said += line
+    port, token = re.search(r"http://127.0.0.1:(\d+)/\?token=(\S+)", said).groups()
+    return process, Place(int(port), token), said
+
+
+def test_a_killed_recorder_loses_no_step(tmp_path, elsewhere):
+    process, place, _ = begin_command("--out", tmp_path / "mine.npz")
+
+    async def play():
+        async with place.join() as connection:
+            page = Page(connection)
+            await page.say("speed", 4)
+            await page.say("keys", ["up"])
+            state = await page.until(lambda state: state.get("steps", 0) >= 60)
+            process.kill()
+            return state["steps"]
+
+    steps = asyncio.run(play())
+    process.wait(30)
+    process.stdout.close()
+    unsaved = tmp_path / "mine.npz.unsaved"
+    assert [path.name for path in tmp_path.iterdir()] == [unsaved.name]
+    # Steps may have been made that the page was not told of any more.
+    assert sum(map(len, journal.read(unsaved)[1])) >= steps
+
+    process, _, said = begin_command("--out", tmp_path / "other.npz")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert "STEPS OF Freeway WERE NEVER SAVED" in said
+    assert f"--recover {unsaved}" in said
+    process, _, said = begin_command("--out", tmp_path / "new.npz", "--recover", unsaved)
+    process.send_signal(signal.SIGTERM)
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "NEVER SAVED" not in said
+    assert "plays back to the same score" in rest
+    assert len(demos.load(tmp_path / "new.npz").actions) >= steps
+    assert [path.name for path in tmp_path.iterdir()] == ["new.npz"]
 
 
 def test_bad_options_are_refused_before_anybody_plays(tmp_path):

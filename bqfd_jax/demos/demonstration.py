@@ -19,11 +19,10 @@ from bqfd_jax.demos.frames import FrameDemonstration
 from bqfd_jax.demos.schema import (
     DemonstrationError,
     check_array,
-    check_fields,
     check_lengths,
     check_meaning,
 )
-from bqfd_jax.files import read_record, write_record
+from bqfd_jax.files import FileError, check_fields, read_record, write_record
 
 FORMAT = 1
 
@@ -127,7 +126,7 @@ def load(path: str | os.PathLike[str], *, game: str | None = None) -> Demonstrat
             found = FrameDemonstration.from_file(meta, arrays, name)
         else:
             raise DemonstrationError(f"it is of the kind {kind!r}, which is not known here")
-    except DemonstrationError as error:
+    except FileError as error:
         raise DemonstrationError(f"{path} is no demonstration: {error}") from error
     if meta.get("checksum", found.checksum) != found.checksum:
         raise DemonstrationError(

@@ -18,12 +18,11 @@ from bqfd_jax.demos.schema import (
     MAX_REWARD,
     DemonstrationError,
     check_array,
-    check_fields,
     check_lengths,
     check_meaning,
 )
 from bqfd_jax.envs.atari import log_reward
-from bqfd_jax.files import digest
+from bqfd_jax.files import check_fields, digest
 from bqfd_jax.replay import check_demonstrations
 from bqfd_jax.types import Row
 

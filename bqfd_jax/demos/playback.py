@@ -151,6 +151,9 @@ def _check_configuration(demonstration: ActionDemonstration) -> None:
         if name not in given or given[name] != value
     ]
     wrong += [f"{name} is unknown" for name in sorted(set(given) - set(wanted) - _IRRELEVANT)]
+    limit = given.get("max_episode_steps", 1)
+    if type(limit) is not int or not 1 <= limit < 2**31:
+        wrong.append(f"max_episode_steps is {limit}, not a number of steps")
     if wrong:
         raise DemonstrationError(
             f"{_title(demonstration)} was made with another configuration than can be played back: "

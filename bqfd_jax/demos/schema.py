@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -69,39 +68,3 @@ def check_meaning(action_meaning: Sequence[int], num_actions: int) -> None:
             f"action_meaning has {len(action_meaning)} entries, not {num_actions}"
         )
     check_array("action_meaning", np.array(action_meaning), "iu", (num_actions,), low=0, high=17)
-
-
-def check_fields(meta: Any, **kinds: Any) -> None:
-    """Refuses JSON without one of some fields, or with one of another kind.
-
-    A kind is a type, `[kind]` for lists of it, or a tuple of several.
-    """
-    if not isinstance(meta, dict):
-        raise DemonstrationError("its meta is no JSON object")
-    missing = [name for name in kinds if name not in meta]
-    if missing:
-        raise DemonstrationError(f"it has no {', '.join(missing)}")
-    for name, kind in kinds.items():
-        if not _is_kind(meta[name], kind):
-            raise DemonstrationError(f"{name} is {repr(meta[name])[:60]}, but must be {_say(kind)}")
-
-
-def _is_kind(value: Any, kind: Any) -> bool:
-    if isinstance(kind, tuple):
-        return any(_is_kind(value, one) for one in kind)
-    if isinstance(kind, list):
-        return isinstance(value, list) and all(_is_kind(item, kind[0]) for item in value)
-    if kind is None:
-        return value is None
-    if kind is float:
-        return type(value) in (int, float) and abs(value) <= 1e300
-    return type(value) is kind
-
-
-def _say(kind: Any) -> str:
-    if isinstance(kind, tuple):
-        return " or ".join(map(_say, kind))
-    if isinstance(kind, list):
-        return f"a list of {_say(kind[0])}"
-    words = {str: "text", int: "a whole number", float: "a number", dict: "an object", None: "null"}
-    return words.get(kind, "true or false")

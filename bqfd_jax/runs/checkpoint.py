@@ -15,12 +15,12 @@ and runs no code from the files.  One process at a time may save into a director
 """
 
 import functools
+import hashlib
 import json
 import os
 import re
 import shutil
 import warnings
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,13 +32,14 @@ from bqfd_jax.runs.checkpoint_items import (
     CheckpointError,
     DamagedError,
     Description,
+    check_description,
     differences,
     flatten,
     read_item,
     write_item,
 )
 
-_FORMAT = 3
+_FORMAT = 4
 _MANIFEST = "manifest.json"
 _ITEM = re.compile(r"[a-z][a-z0-9_]*")
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
@@ -129,6 +130,8 @@ class Checkpointer:
         for path in reversed(checkpoints):
             try:
                 manifest = _read_manifest(path)
+                if manifest["step"] != _step_of(path):
+                    raise DamagedError(f"{_MANIFEST} is of step {manifest['step']}")
                 described = _asked_for(path, manifest["items"], wanted)
                 _check_fits(path, described, wanted)
                 leaves = {
@@ -169,7 +172,7 @@ class Checkpointer:
                 name: write_item(folder / f"{name}.zip", flat) for name, flat in leaves.items()
             },
         }
-        files.write_json(folder / _MANIFEST, {"body": body, "crc32": _body_checksum(body)})
+        files.write_json(folder / _MANIFEST, {"body": body, "sha256": _digest(body)})
 
     def _prune(self, newest: Path) -> None:
         step = _step_of(newest)
@@ -202,26 +205,31 @@ def _checked_name(name: str) -> str:
     return name
 
 
-def _body_checksum(body: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(body).encode())
+def _digest(body: Mapping[str, Any]) -> str:
+    """sha256 of a manifest's body, in which are the checksums of all files."""
+    return hashlib.sha256(json.dumps(body).encode()).hexdigest()
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads((path / _MANIFEST).read_bytes())
+        manifest = files.read_json(path / _MANIFEST)
+        files.check_fields(manifest, body=dict, sha256=str)
         body = manifest["body"]
-        whole = manifest["crc32"] == _body_checksum(body)
+        if manifest["sha256"] != _digest(body):
+            raise DamagedError(f"{_MANIFEST} does not match its checksum")
+        files.check_fields(body, format=int)
+        if body["format"] != _FORMAT:
+            raise CheckpointError(
+                f"checkpoint {path} has format {body['format']}, this version reads {_FORMAT}; "
+                "resume with the version that wrote it"
+            )
+        files.check_fields(body, step=int, items=dict)
+        for description in body["items"].values():
+            check_description(description)
     except FileNotFoundError:
         raise DamagedError(f"{_MANIFEST} is missing") from None
-    except (ValueError, TypeError, KeyError) as error:
-        raise DamagedError(f"{_MANIFEST} cannot be parsed ({error})") from error
-    if not whole:
-        raise DamagedError(f"{_MANIFEST} does not match its checksum")
-    if body["format"] != _FORMAT:
-        raise CheckpointError(
-            f"checkpoint {path} has format {body['format']}, this version reads {_FORMAT}; "
-            "resume with the version that wrote it"
-        )
+    except files.FileError as error:
+        raise DamagedError(f"{_MANIFEST} cannot be used ({error})") from error
     return body
 
 

@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bqfd_jax import files
+
 _PIECE_BYTES = 32 * 2**20
 
 # All that bytes which are not as they were can make zipfile raise.
@@ -53,6 +55,23 @@ def write_item(path: Path, leaves: Mapping[str, Any]) -> Description:
         "leaves": {name: _describe(leaf) for name, leaf in leaves.items()},
         "pieces": _checksums(archive),
     }
+
+
+# How a leaf that is a python number is kept in JSON.
+_STORED = {"python bool": bool, "python int": int, "python float": str}
+
+
+def check_description(description: Any) -> None:
+    """Raises `FileError` for what `write_item` cannot have returned."""
+    files.check_fields(description, leaves=dict, pieces=dict)
+    for piece in description["pieces"].values():
+        files.check_fields({"piece": piece}, piece=[int])
+    for leaf in description["leaves"].values():
+        files.check_fields(leaf, shape=[int], dtype=str)
+        files.check_fields({"key_impl": ""} | leaf, key_impl=str)
+        if leaf["dtype"].startswith("python"):
+            files.check_fields(leaf, value=_STORED.get(leaf["dtype"], ()))
+            _python_value(leaf)
 
 
 def read_item(path: Path, description: Description, wanted: Mapping[str, Any]) -> list[Any]:
@@ -125,8 +144,12 @@ def _describe(leaf: Any) -> dict[str, Any]:
 
 
 def _python_value(stored: dict[str, Any]) -> bool | int | float:
-    is_float = stored["dtype"] == "python float"
-    return float.fromhex(stored["value"]) if is_float else stored["value"]
+    if stored["dtype"] != "python float":
+        return stored["value"]
+    try:
+        return float.fromhex(stored["value"])
+    except (ValueError, OverflowError):
+        raise files.FileError(f"{stored['value']!r} is no number") from None
 
 
 def _fits(stored: dict[str, Any], leaf: Any) -> bool:
@@ -153,6 +176,9 @@ def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[st
         elif not _fits(stored[name], wanted[name]):
             expected = show(_describe(wanted[name]))
             found.append(f"{name}: stored {show(stored[name])}, expected {expected}")
+    # Pieces are found by their leaf's place, so that two of one shape must not be exchanged.
+    if not found and list(stored) != list(wanted):
+        found.append("the same leaves, but in another order")
     return found
 
 
@@ -198,7 +224,8 @@ def _read_leaf(archive: zipfile.ZipFile, number: int, stored: Description, leaf:
         shape, dtype = (*shape, *words.shape), words.dtype
     dtype = jnp.dtype(dtype)
     cuts = _cuts(shape, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
-    pieces = (archive.read(f"{number}-{start}") for start, _ in cuts)
+    row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
+    pieces = (_read_piece(archive, f"{number}-{start}", rows * row_bytes) for start, rows in cuts)
     if len(cuts) > 1 and not _is_numpy(leaf):
         # Filled in place on the device: a large array never lies whole on the host.
         whole = jnp.empty(shape, dtype)
@@ -210,6 +237,16 @@ def _read_leaf(archive: zipfile.ZipFile, number: int, stored: Description, leaf:
     if _is_key(leaf):
         return _placed(jax.random.wrap_key_data(jnp.asarray(whole), impl=impl), leaf)
     return _as_template(whole, leaf)
+
+
+def _read_piece(archive: zipfile.ZipFile, name: str, size: int) -> bytes:
+    try:
+        # Before it is unpacked: a few bytes could declare more than there is memory.
+        if archive.getinfo(name).file_size != size:
+            raise ValueError(f"piece {name} has another size than its array")
+        return archive.read(name)
+    except Exception as error:
+        raise DamagedError(f"{Path(archive.filename).name} is damaged: {error}") from error
 
 
 def _is_numpy(leaf: Any) -> bool:

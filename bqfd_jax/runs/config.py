@@ -61,7 +61,8 @@ class RunConfig:
     """Play evaluations with the target network: where it follows the online network slowly, it is
     an average of the last ones and errs less."""
     final_steps: int = 10_000
-    """The final score is that of all evaluations in the last so many agent steps."""
+    """The final score is that of all evaluations in the last so many agent steps, and at most in
+    the last fifth of the training."""
     checkpoint_period: int = 10_000
     """Agent steps between checkpoints."""
     checkpoint_replay: bool = True
@@ -99,6 +100,11 @@ class RunConfig:
     def preset_name(self) -> str:
         """Which set of defaults the run has."""
         raise NotImplementedError
+
+    @property
+    def foreign_modules(self) -> tuple[str, ...]:
+        """Modules that must be imported because an option names them."""
+        return ()
 
     @classmethod
     def defaults_for(cls, fields: dict[str, Any]) -> Self:

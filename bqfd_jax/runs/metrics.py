@@ -86,6 +86,13 @@ class MetricsWriter:
             warnings.warn(f"TensorBoard files are given up: {error}", stacklevel=3)
             self._tensorboard = None
 
+    def is_there(self) -> bool:
+        """Whether the file still lies where it was opened."""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return False
+
     def position(self) -> int:
         """Bytes written so far, all of them on disk, for a checkpoint to remember."""
         # Else a power cut could leave a checkpoint that remembers more than the file has.

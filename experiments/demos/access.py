@@ -1,14 +1,18 @@
-"""Who may come in to the recorder, and the page they get.
+"""Who may come in to the recorder, the page they get, and what it may say.
 
 Whoever knows the token, which is new with every start, gets the page; and nobody but this page may
 play.  Names other than this machine's own are refused, for any name can be made to lead here.
 """
 
 import http
+import json
 import secrets
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from bqfd_jax.demos.making.keys import KEYS
+from bqfd_jax.demos.making.recording import SPEEDS
 
 LOCAL_NAMES = ("127.0.0.1", "localhost", "::1")  # of either end of a tunnel
 _PAGE = Path(__file__).with_name("record.html")
@@ -20,6 +24,9 @@ def answer(request: Any, token: str) -> Any:
     # A foreign name that leads here would make its page one of ours.
     if host is None or _host_name(host) not in LOCAL_NAMES:
         return _refuse(http.HTTPStatus.FORBIDDEN, "This page is served to this machine only.")
+    # Versions of websockets that do not tell the method accept no other.
+    if getattr(request, "method", "GET") != "GET":
+        return _refuse(http.HTTPStatus.METHOD_NOT_ALLOWED, "Only GET is answered.")
     try:
         url = urlsplit(request.path)
     except ValueError:
@@ -39,6 +46,33 @@ def answer(request: Any, token: str) -> Any:
     if _only(request.headers, "Origin") != f"http://{host}":
         return _refuse(http.HTTPStatus.FORBIDDEN, "Only the page served here may connect.")
     return None
+
+
+def parse(text: str | bytes) -> tuple[str, Any]:
+    """A message of the page, as (command, value); raises `ValueError` if there is no such thing."""
+    if not isinstance(text, str):
+        raise ValueError("it is not text")
+    try:
+        message = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("it is not JSON") from error
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise ValueError("it has no type")
+    command, value = message["type"], message.get("value")
+    if command in ("play", "pause", "undo", "restart", "save", "faster", "slower"):
+        valid = value is None
+    elif command == "keys":
+        valid = isinstance(value, list) and all(key in KEYS for key in value)
+        valid = valid and len(set(value)) == len(value)
+    elif command == "speed":
+        valid = type(value) in (int, float) and value in SPEEDS
+    elif command == "seen":
+        valid = type(value) is int and value >= 0
+    else:
+        raise ValueError("its type is unknown")
+    if not valid or set(message) - {"type", "value"}:
+        raise ValueError(f"{command} cannot have that value")
+    return command, value
 
 
 def _is_same(given: str, token: str) -> bool:

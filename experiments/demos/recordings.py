@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from bqfd_jax import demos
@@ -9,17 +10,20 @@ from bqfd_jax.demos import ActionDemonstration
 from bqfd_jax.demos.making import recording
 from bqfd_jax.runs.errors import UsageError
 
+from .journal import Journal, fallback_folder
+
 
 class Files:
-    """Where recordings go."""
+    """Where recordings go; what was not saved yet is in a journal."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, game: str, warn: Callable[[str], None] = print):
         """Checks that the first file can be written, before anybody plays."""
         if path.exists():
             raise UsageError(f"--out {path} exists already; name a new file")
         if not os.access(path.parent, os.W_OK | os.X_OK):
             raise UsageError(f"--out {path} cannot be written; name a file in a folder of yours")
-        self._wanted = path
+        self.journal = Journal(path, game, warn)
+        self._wanted, self._warn = path, warn
         self.path: Path | None = None  # of the last one saved
         self.saved: ActionDemonstration | None = None
 
@@ -39,7 +43,20 @@ class Files:
         return checked
 
     def write(self, demonstration: ActionDemonstration) -> None:
-        """Writes a demonstration that was not checked yet."""
+        """Writes a demonstration that was not checked yet, elsewhere if it must be."""
+        try:
+            self._write(demonstration)
+        except OSError as error:
+            wanted, self._wanted = self._wanted, fallback_folder() / self._wanted.name
+            self.saved = None
+            try:
+                self._write(demonstration)
+            except OSError:
+                self._wanted = wanted
+                raise error from None
+            self._warn(f"{wanted} CANNOT BE WRITTEN ({error}): SAVED AS {self.path} INSTEAD")
+
+    def _write(self, demonstration: ActionDemonstration) -> None:
         path = self.path
         if self.saved is None or not recording.continues(demonstration, self.saved):
             path = self._reserve()
@@ -47,7 +64,7 @@ class Files:
             demos.save(dataclasses.replace(demonstration, name=path.stem), path)
         except BaseException:
             if path != self.path:
-                path.unlink()
+                path.unlink(missing_ok=True)
             raise
         self.path, self.saved = path, demonstration
 

@@ -13,7 +13,7 @@ from typing import Any
 from bqfd_jax import extras
 from bqfd_jax.demos import DemonstrationError
 from bqfd_jax.demos.making import recording
-from bqfd_jax.demos.making.keys import KEYS, HeldKeys, legend
+from bqfd_jax.demos.making.keys import HeldKeys, legend
 from bqfd_jax.runs.errors import RunError
 
 from . import access
@@ -78,7 +78,7 @@ class Recorder:
     async def _listen(self, connection: Any) -> None:
         async for text in connection:
             try:
-                command, value = parse(text)
+                command, value = access.parse(text)
             except ValueError as error:
                 await connection.close(MALFORMED, f"malformed message: {error}"[:100])
                 return
@@ -157,6 +157,7 @@ class Recorder:
 
     async def _show(self, connection: Any, picture: Any = None) -> None:
         self.shown += 1
+        self._files.journal.update(self._session.played)
         await connection.send(json.dumps(self._state()))
         await connection.send(encode(self._session.screen if picture is None else picture))
 
@@ -235,45 +236,24 @@ class Recorder:
 
     def finish(self) -> None:
         """Saves and checks what was not saved yet; for the end, when nobody waits for answers."""
+        journal = self._files.journal
+        journal.update(self._session.played)
         try:
             played = self._session.demonstration()
         except DemonstrationError:
             say("Nothing was played, so nothing was saved.")
+            journal.remove()
             return
-        if self._files.has(played):
-            return
-        say("Saving, and playing it back as a check ...")
-        try:
-            say(describe(self._files.save(played), self._files.path))
-        except (DemonstrationError, OSError) as error:
-            raise RunError(self._failure(error)) from error
-
-
-def parse(text: str | bytes) -> tuple[str, Any]:
-    """A message of the page, as (command, value); raises `ValueError` if there is no such thing."""
-    if not isinstance(text, str):
-        raise ValueError("it is not text")
-    try:
-        message = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError("it is not JSON") from error
-    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise ValueError("it has no type")
-    command, value = message["type"], message.get("value")
-    if command in ("play", "pause", "undo", "restart", "save", "faster", "slower"):
-        valid = value is None
-    elif command == "keys":
-        valid = isinstance(value, list) and all(key in KEYS for key in value)
-        valid = valid and len(set(value)) == len(value)
-    elif command == "speed":
-        valid = type(value) in (int, float) and value in recording.SPEEDS
-    elif command == "seen":
-        valid = type(value) is int and value >= 0
-    else:
-        raise ValueError("its type is unknown")
-    if not valid or set(message) - {"type", "value"}:
-        raise ValueError(f"{command} cannot have that value")
-    return command, value
+        if not self._files.has(played):
+            say("Saving, and playing it back as a check ...")
+            try:
+                say(describe(self._files.save(played), self._files.path))
+            except DemonstrationError as error:
+                raise RunError(self._failure(error)) from error
+            except OSError as error:
+                kept = f" It is kept in {journal.path}: see --recover." if journal.path else ""
+                raise RunError(f"{self._failure(error)}{kept}") from error
+        journal.remove()
 
 
 def encode(picture: Any) -> bytes:

@@ -64,6 +64,8 @@ def _find_game(path: Path, game: str | None) -> tuple[str, Path]:
 def _add_recording(builder: Builder, file: Path, pictures: Path) -> None:
     lines = _read_table(builder, file)
     builder.counts["frames told of"] += len(lines)
+    names = {line.name for line in lines}
+    builder.counts[takes.UNTOLD] += sum(file.stem not in names for file in pictures.glob("*.png"))
 
     def screen(name: str) -> np.ndarray:
         picture = pictures / f"{name}.png"
@@ -90,7 +92,6 @@ def _read_table(builder: Builder, file: Path) -> list[takes.Line]:
         if number is not None:
             takes.check_order(table, line, "frame", number, previous)
             previous = number
-        table.number(line, row, "score")
         if row["terminal"] not in _FLAGS:
             raise table.error(line, "terminal", row["terminal"], "True, False or null")
         lines.append(
@@ -100,6 +101,7 @@ def _read_table(builder: Builder, file: Path) -> list[takes.Line]:
                 action=table.number(line, row, "action", low=0, high=len(actions.NAMES)),
                 reward=table.number(line, row, "reward"),
                 is_over=_FLAGS[row["terminal"]],
+                score=table.number(line, row, "score"),
             )
         )
     return lines

@@ -39,7 +39,7 @@ from bqfd_jax.demos.schema import (
     check_array,
 )
 from bqfd_jax.envs.atari import FRAME_SHAPE
-from bqfd_jax.files import read_npz
+from bqfd_jax.files import check_fields, read_npz
 
 _REQUIRED = ("actions", "rewards", "terminated", "truncated")
 _OPTIONAL = (
@@ -69,7 +69,8 @@ def _build(
 ) -> Imported:
     arrays, game, max_steps = dict(arrays), wanted.game, wanted.max_steps
     _check_arrays(path, arrays)
-    told = str(arrays["env"][()]) if "env" in arrays else None
+    told = str(arrays["env"]) if "env" in arrays else None
+    check_fields({"env": told}, env=(str, None))
     if game is None and told is None:
         raise DemonstrationError(f"{path} has no array env; give its game or environment (game)")
     env, is_atari = games.environment(told or game)

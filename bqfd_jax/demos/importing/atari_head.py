@@ -78,7 +78,7 @@ def _add_trial(builder: Builder, trial: _Trial, lines: list[takes.Line]) -> None
     names = {line.name for line in lines}
     pictures, unused = _read_pictures(trial.pictures, names)
     builder.counts["frames told of"] += len(lines)
-    builder.counts["pictures that no line tells of"] += unused
+    builder.counts[takes.UNTOLD] += unused
 
     def screen(name: str) -> np.ndarray:
         return screens.decode_screen(pictures[name], f"{trial.pictures}: {name}.png")
@@ -109,7 +109,7 @@ def _read_table(trial: _Trial) -> tuple[list[takes.Line], int]:
         if not found:
             # The score of the first line may or may not hold its reward.
             begins_at = max((score or 0) - (reward or 0), 0)
-        found.append((takes.Line(number, row["frame_id"], action, reward, None), episode))
+        found.append((takes.Line(number, row["frame_id"], action, reward, None, score), episode))
     return [
         line._replace(is_over=_is_over(found, index)) for index, (line, _) in enumerate(found)
     ], begins_at

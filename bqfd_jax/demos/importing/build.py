@@ -7,13 +7,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bqfd_jax.demos.frames import FrameDemonstration
-from bqfd_jax.demos.importing import actions, screens
-from bqfd_jax.demos.importing.takes import Take
+from bqfd_jax.demos.importing import actions, screens, takes
 from bqfd_jax.demos.schema import DemonstrationError
 from bqfd_jax.envs.atari import EMULATOR
 
 # Emulator frames of one agent step.
 SKIP = EMULATOR["frame_skip"]
+
+
+_REMARKABLE = {
+    takes.UNTOLD: "a part of the table may be missing",
+    takes.CONTRADICTED: "see whether the table is right",
+}
 
 
 class Wanted(NamedTuple):
@@ -83,7 +88,7 @@ class Builder:
         """No more will be taken."""
         return 0 < self._max_steps <= self._num_steps
 
-    def add(self, take: Take) -> None:
+    def add(self, take: takes.Take) -> None:
         """Makes steps of a take; frames that fill no step are counted."""
         if self.is_full:
             return
@@ -111,6 +116,9 @@ class Builder:
             lives = np.concatenate([episode.lives for episode in episodes]).astype(np.int32)
         elif self._meaning is not None:
             self.remarks.append("lives are not told: a lost life does not end what is learnt from")
+        for what, why in _REMARKABLE.items():
+            if self.counts[what]:
+                self.remarks.append(f"{self.counts[what]:,} {what}: {why}")
         self.counts["steps"] = self._num_steps
         self.counts["episodes that ended"] = sum(episode.terminated for episode in episodes)
         self.counts["episodes that were cut"] = sum(not episode.terminated for episode in episodes)
@@ -130,7 +138,7 @@ class Builder:
         )
         return Imported(demonstration, counts, tuple(self.remarks))
 
-    def _count_steps(self, take: Take) -> int:
+    def _count_steps(self, take: takes.Take) -> int:
         """How many steps a take has; the last may be short only if the game ended in it."""
         if take.terminated:
             return -(-len(take.actions) // self._skip)
@@ -154,7 +162,9 @@ class Builder:
             self.counts["steps left out because of their action"] += 1
         return chosen
 
-    def _add_episode(self, take: Take, chosen: list[int], begin: int, end: int, steps: int) -> None:
+    def _add_episode(
+        self, take: takes.Take, chosen: list[int], begin: int, end: int, steps: int
+    ) -> None:
         """Steps `begin` to `end` of a take's as an episode of their own."""
         if self._max_steps and end - begin > self._max_steps - self._num_steps:
             end = begin + self._max_steps - self._num_steps
@@ -177,11 +187,11 @@ class Builder:
         )
         self._num_steps += end - begin
 
-    def _boundary(self, take: Take, step: int) -> int:
+    def _boundary(self, take: takes.Take, step: int) -> int:
         # A game's very last frame is often not told; nothing is learnt from it.
         return min(step * self._skip, take.num_frames - 1)
 
-    def _observation(self, take: Take, index: int) -> np.ndarray:
+    def _observation(self, take: takes.Take, index: int) -> np.ndarray:
         frame = take.frame(index)
         if frame.shape[:2] != screens.SCREEN_SHAPE:
             return frame

@@ -6,8 +6,9 @@ truncations.  Atari observations are whole RGB screens every 4 emulator frames, 
 they were written without; the frame before each is not there, so no maximum of two is taken.
 """
 
-import itertools
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,9 @@ from bqfd_jax.demos.schema import (
     MAX_REWARD,
     DemonstrationError,
     check_array,
-    check_fields,
 )
-from bqfd_jax.files import parse_json, read_json
-from bqfd_jax.limits import check_size
+from bqfd_jax.files import check_fields, parse_json, read_json
+from bqfd_jax.limits import check_size, max_bytes
 
 _H5PY = ("h5py", "demos", "a Minari file")
 
@@ -39,14 +39,15 @@ _STEPS = {
     "terminations": ("biu", 0, 1),
     "truncations": ("biu", 0, 1),
 }
-_MAX_EPISODES = 100_000
-_MAX_ATTRIBUTES = 100
+# Seconds, and bytes a second, in which a file must have been read.
+_PATIENCE, _SPEED = 60.0, 10e6
 
 
 def read_minari(path: Path, wanted: Wanted) -> Imported:
     """Reads a dataset with discrete actions: its folder, its `data` folder, or the `.hdf5`."""
     file_path = _find_file(path)
     h5py = extras.load(*_H5PY)
+    _check_readable(file_path)
     try:
         with h5py.File(file_path, "r") as file:
             return _read_file(file_path, file, wanted)
@@ -57,6 +58,29 @@ def read_minari(path: Path, wanted: Wanted) -> Imported:
         raise DemonstrationError(
             f"{file_path} is damaged or no HDF5 file of this layout: {error}"
         ) from error
+
+
+def _check_readable(path: Path) -> None:
+    """Has another process read the file, because damage may make the HDF5 library never end."""
+    seconds = _PATIENCE + path.stat().st_size / _SPEED
+    walk = Path(__file__).with_name("hdf5_walk.py")
+    told = f"{path}\n{max_bytes()}"
+    try:
+        subprocess.run(
+            [sys.executable, "-P", str(walk)],
+            input=told,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        raise DemonstrationError(
+            f"{path} is damaged: reading it did not end within {seconds:.0f} s"
+        ) from None
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr.strip().splitlines() or [str(error)])[-1]
+        raise DemonstrationError(f"{path} is damaged or no HDF5 file: {said}") from None
 
 
 def _read_file(path: Path, file: Any, wanted: Wanted) -> Imported:
@@ -80,7 +104,7 @@ def _read_file(path: Path, file: Any, wanted: Wanted) -> Imported:
         take = _take(f"{path}: {name}", episode, is_atari)
         builder.counts["frames told of"] += take.num_frames
         builder.add(take)
-    dataset = str(metadata.get("dataset_id", path.name))
+    dataset = metadata.get("dataset_id", path.name)
     return builder.finish(
         name=wanted.name or dataset.replace("/", "-"),
         source={"from": "Minari", "file": path.name, "dataset": dataset},
@@ -97,18 +121,18 @@ def _find_file(path: Path) -> Path:
 
 def _metadata(path: Path, file: Any) -> dict[str, Any]:
     """Of the file beside it, or, in older datasets, of the file itself."""
-    # Damage can make an endless list of them.
-    names = list(itertools.islice(file.attrs, _MAX_ATTRIBUTES))
-    found = {name: file.attrs[name] for name in names}
+    found = dict(file.attrs)
     beside = path.with_name("metadata.json")
     if beside.is_file():
         told = read_json(beside, error=DemonstrationError)
         if not isinstance(told, dict):
             raise DemonstrationError(f"{beside} is no JSON object")
         found |= told
-    return {
+    found = {
         name: value.decode() if isinstance(value, bytes) else value for name, value in found.items()
     }
+    check_fields({"dataset_id": ""} | found, dataset_id=str)
+    return found
 
 
 def _nested(path: Path, metadata: dict[str, Any], field: str) -> dict[str, Any]:
@@ -136,9 +160,8 @@ def _environment(path: Path, metadata: dict[str, Any], game: str | None) -> tupl
 
 def _episodes(path: Path, file: Any, only: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Name -> field -> dataset, of the episodes that are wanted."""
-    names = list(itertools.islice(file, _MAX_EPISODES))
     numbered = {
-        int(match[1]): name for name in names if (match := re.fullmatch(r"episode_(\d{1,9})", name))
+        int(match[1]): name for name in file if (match := re.fullmatch(r"episode_(\d{1,9})", name))
     }
     chosen = [numbered[n] for n in sorted(numbered) if not only or str(n) in only]
     if not chosen:

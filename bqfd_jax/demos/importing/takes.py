@@ -1,5 +1,6 @@
 """Runs of frames without a gap, and how the lines of a table become such runs."""
 
+import itertools
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,10 @@ import numpy as np
 
 from bqfd_jax.demos.schema import DemonstrationError
 from bqfd_jax.files import read_bytes
+
+# What is counted, and worth a remark.
+CONTRADICTED = "rewards that the score contradicts"
+UNTOLD = "pictures that no line tells of"
 
 
 class Take(NamedTuple):
@@ -31,6 +36,7 @@ class Line(NamedTuple):
     action: int | None
     reward: float | None
     is_over: bool | None  # the game ended with that action
+    score: int | None = None  # so far in the game, with or without that reward
 
 
 def split_lines(
@@ -40,6 +46,35 @@ def split_lines(
     counts: Counter[str],
 ) -> Iterator[Take]:
     """Cuts a table where something is missing, and counts that; a gap is never bridged."""
+    for run in _runs(lines, has_picture, counts):
+        counts[CONTRADICTED] += _contradictions(run)
+        names = [line.name for line in run]
+        yield Take(
+            frame=lambda index, names=names: pictures(names[index]),
+            num_frames=len(run),
+            actions=[line.action for line in run],
+            rewards=[line.reward for line in run],
+            terminated=bool(run[-1].is_over),
+        )
+
+
+def _contradictions(run: list[Line]) -> int:
+    """Rewards that are not what the score changed by, whether it holds its line's reward or not."""
+    pairs = [
+        (before, after)
+        for before, after in itertools.pairwise(run)
+        if None not in (before.score, after.score)
+    ]
+    changes = [after.score - before.score for before, after in pairs]
+    return min(
+        sum(change != after.reward for change, (_, after) in zip(changes, pairs, strict=True)),
+        sum(change != before.reward for change, (before, _) in zip(changes, pairs, strict=True)),
+    )
+
+
+def _runs(
+    lines: Sequence[Line], has_picture: Callable[[str], bool], counts: Counter[str]
+) -> Iterator[list[Line]]:
     run: list[Line] = []
     for line in lines:
         usable = _is_usable(line, has_picture, counts)
@@ -47,16 +82,16 @@ def split_lines(
         if usable and not follows:
             counts["gaps in the numbers of frames"] += 1
         if run and not (usable and follows):
-            yield _take(run, pictures)
+            yield run
             run = []
         if not usable:
             continue
         run.append(line)
         if line.is_over:
-            yield _take(run, pictures)
+            yield run
             run = []
     if run:
-        yield _take(run, pictures)
+        yield run
 
 
 def _is_usable(line: Line, has_picture: Callable[[str], bool], counts: Counter[str]) -> bool:
@@ -67,17 +102,6 @@ def _is_usable(line: Line, has_picture: Callable[[str], bool], counts: Counter[s
         counts["lines without a picture"] += 1
         return False
     return True
-
-
-def _take(run: list[Line], pictures: Callable[[str], np.ndarray]) -> Take:
-    names = [line.name for line in run]
-    return Take(
-        frame=lambda index: pictures(names[index]),
-        num_frames=len(run),
-        actions=[line.action for line in run],
-        rewards=[line.reward for line in run],
-        terminated=bool(run[-1].is_over),
-    )
 
 
 class Table:

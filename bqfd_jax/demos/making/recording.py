@@ -91,6 +91,22 @@ class Session:
         return sum(len(game.actions) for game in self._games())
 
     @property
+    def played(self) -> list[list[int]]:
+        """The actions of every game, the running one last; for `go_on_with`."""
+        return [game.actions for game in self._games()]
+
+    def go_on_with(self, games: Sequence[Sequence[int]]) -> None:
+        """Plays what somebody played before, up to where a game ends that should not."""
+        for number, actions in enumerate(games):
+            if number:
+                self._finish()
+            for action in actions:
+                if self._game.has_ended:
+                    break
+                self._advance(action)
+        self.pause("Here you were. Press a key to go on.")
+
+    @property
     def game_number(self) -> int:
         """Of the running game, from 1."""
         return len(self._finished) + 1
