@@ -16,15 +16,15 @@ class OptionError(ValueError):
     """An option has a value that it cannot have; whoever knows it by another name can say so."""
 
     def __init__(self, name: str, value: Any, expected: str):
-        # All three, so that the error can be pickled.
-        super().__init__(name, value, expected)
+        shown = repr(value) if isinstance(value, str) else value
+        # As the only argument, because that is what tyro shows.
+        super().__init__(f"{name} is {shown}, but must be {expected}")
         self.name = name
         self.value = value
         self.expected = expected  # what follows "must be"
 
-    def __str__(self) -> str:
-        value = repr(self.value) if isinstance(self.value, str) else self.value
-        return f"{self.name} is {value}, but must be {self.expected}"
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self.value, self.expected)
 
 
 def require(holds: Any, name: str, value: Any, expected: str) -> None:

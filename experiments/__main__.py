@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     command, rest = (arguments[0], list(arguments[1:])) if arguments else ("--help", [])
     if command in _RUNS:
-        commands.parse_and_run(command, rest, "bqfd")
+        commands.parse(commands.FOR_RUNS[command], rest, __package__, command)
     elif command in _EXPERIMENTS:
         package = _EXPERIMENTS[command][0]
         if package in _ALL_CORES:

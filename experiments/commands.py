@@ -1,109 +1,120 @@
-"""The commands that runs of every kind share: evaluate, compare, resume."""
+"""What commands share: how they are parsed, and those for runs of every kind."""
 
 import dataclasses
 import importlib
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import tyro
 
 from bqfd_jax import console, files
-from bqfd_jax.runs import folder
+from bqfd_jax.runs import folder, stored
 from bqfd_jax.runs.compare import compare as compare_runs
 from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.run import KINDS, Run
 
-
-@dataclasses.dataclass(frozen=True)
-class EvaluateConfig:
-    """Plays episodes with the network of a run's last checkpoint, and films one."""
-
-    run: Path
-    """Folder of the run."""
-    episodes: int = 30
-    """Episodes to play, side by side."""
-    epsilon: float | None = None
-    """Probability of a random action; the run's own unless given."""
-    max_steps: int | None = None
-    """Agent steps after which an episode is cut; the run's own unless given."""
-    video: bool = True
-    """Film one more episode."""
+Result = TypeVar("Result")
 
 
-def evaluate(options: EvaluateConfig) -> None:
-    """Plays with a run's last checkpoint and writes `evaluation.json`, and a film."""
-    run = Run.load(options.run)
+def prog(package: str) -> str:
+    """How a package's command was called: `bqfd deep-sea` or `python -m experiments.deep_sea`."""
+    if Path(sys.argv[0]).stem != "bqfd":
+        return f"python -m {package}"
+    _, *names = package.split("experiments")[-1].split(".")
+    return " ".join(["bqfd", *names]).replace("_", "-")
+
+
+def parse(
+    kind: Callable[..., Result],
+    arguments: Sequence[str] | None,
+    package: str,
+    command: str = "",
+    **options: Any,
+) -> Result:
+    """Calls what the arguments of a package's command are for, be it a config or a function."""
+    called = f"{prog(package)} {command}".rstrip()
+    return tyro.cli(kind, args=arguments, prog=called, **options)
+
+
+def evaluate(
+    run: Path,
+    episodes: int = 30,
+    epsilon: float | None = None,
+    max_steps: int | None = None,
+    video: bool = True,
+    trust_config: bool = False,
+) -> None:
+    """Plays episodes with the network of a run's last checkpoint, and films one.
+
+    Args:
+      run: Folder of the run.
+      episodes: Episodes to play, side by side.
+      epsilon: Probability of a random action; the run's own unless given.
+      max_steps: Agent steps after which an episode is cut; the run's own unless given.
+      video: Film one more episode.
+      trust_config: Import the modules that the run's config.json names, which runs their code.
+    """
+    loaded = Run.load(run, trust_config=trust_config)
     with console.terminal("after this step") as sink:
-        result = run.evaluate(
-            options.episodes, epsilon=options.epsilon, max_steps=options.max_steps, sink=sink
-        )
+        result = loaded.evaluate(episodes, epsilon=epsilon, max_steps=max_steps, sink=sink)
         row = {
-            "step": run.last_step,
+            "step": loaded.last_step,
             "mean": float(result.scores.mean()),
             "std": float(result.scores.std()),
             "episodes": len(result.scores),
             "truncated": int(result.truncated.sum()),
             "scores": result.scores,
         }
-        files.write_json(options.run / "evaluation.json", row)
+        files.write_json(run / "evaluation.json", row)
         sink.say(
-            f"{run.config.title}, {run.config.agent}, step {row['step']}: {row['mean']:.1f} +- "
-            f"{row['std']:.1f} over {row['episodes']} episodes ({row['truncated']} cut by a time "
-            f"limit); written to {options.run / 'evaluation.json'}"
+            f"{loaded.config.title}, {loaded.config.agent}, step {row['step']}: {row['mean']:.1f} "
+            f"+- {row['std']:.1f} over {row['episodes']} episodes ({row['truncated']} cut by a "
+            f"time limit); written to {run / 'evaluation.json'}"
         )
-        if options.video:
-            run.film(options.run / "episode.mp4")
+        if video:
+            loaded.film(run / "episode.mp4")
 
 
-@dataclasses.dataclass(frozen=True)
-class CompareConfig:
-    """Puts runs into one figure and one table, beside the paper's Table 1."""
+def compare(
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional], out: Path = Path("runs/comparison")
+) -> None:
+    """Puts runs into one figure and one table, beside the paper's Table 1.
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Folders of finished runs."""
-    out: Path = Path("runs/comparison")
-    """Folder for comparison.png, comparison.md and comparison.json."""
-
-
-def compare(options: CompareConfig) -> None:
-    """Writes the comparison and prints its table."""
-    print(f"{compare_runs(options.runs, options.out)}\n\nfigure and table in {options.out}")
+    Args:
+      runs: Folders of finished runs.
+      out: Folder for comparison.png, comparison.md and comparison.json.
+    """
+    print(f"{compare_runs(runs, out)}\n\nfigure and table in {out}")
 
 
-@dataclasses.dataclass(frozen=True)
-class ResumeConfig:
-    """Goes on with a run that was stopped or killed; its options are in its folder."""
+def resume(
+    run: Annotated[Path, tyro.conf.Positional],
+    steps: int | None = None,
+    trust_config: bool = False,
+) -> None:
+    """Goes on with a run that was stopped or killed; its options are in its folder.
 
-    run: Annotated[Path, tyro.conf.Positional]
-    """Folder of the run."""
-    steps: int | None = None
-    """Another length, in agent steps; extends a finished run."""
-
-
-def resume(options: ResumeConfig) -> None:
-    """Continues a run of any kind."""
-    kind = folder.read_config(options.run).get("experiment")
+    Args:
+      run: Folder of the run.
+      steps: Another length, in agent steps; extends a finished run.
+      trust_config: Import the modules that the run's config.json names, which runs their code.
+    """
+    kind = folder.read_config(run).get("experiment")
     if kind in KINDS:
-        run = Run.load(options.run)
         with console.terminal() as sink:
-            run.resume(steps=options.steps, sink=sink)
+            Run.load(run, trust_config=trust_config).resume(steps=steps, sink=sink)
         return
     if kind not in ("deep_sea", "expert_quality"):
-        raise UsageError(f"{options.run} holds a run of {kind!r}, which cannot be resumed")
-    if options.steps is not None:
+        raise UsageError(f"{run} holds a run of {kind!r}, which cannot be resumed")
+    if steps is not None:
         raise UsageError(f"--steps cannot be given for a run of {kind}")
     console.use_all_cores()
-    package = importlib.import_module(f"{__package__}.{kind}.run")
+    package = importlib.import_module(f"{__package__}.{kind}.__main__")
+    config = stored.load(run, package.Config.from_stored)
     with console.terminal() as sink:
-        package.resume(options.run, sink)
+        package.start(dataclasses.replace(config, out=run, resume=True), sink)
 
 
-def parse_and_run(name: str, arguments: Sequence[str], prog: str) -> None:
-    """Runs `evaluate`, `compare` or `resume` as the arguments say."""
-    options, command = {
-        "evaluate": (EvaluateConfig, evaluate),
-        "compare": (CompareConfig, compare),
-        "resume": (ResumeConfig, resume),
-    }[name]
-    command(tyro.cli(options, args=list(arguments), prog=f"{prog} {name}"))
+FOR_RUNS = {"evaluate": evaluate, "compare": compare, "resume": resume}

@@ -97,6 +97,7 @@ class Chain(gymnasium.Env):
         return np.eye(self.length, dtype=np.float32)[self.place]
 
 
-# By `gym_probes:bqfd-Probe-v0` they are found in any process.
-if "bqfd-Probe-v0" not in gymnasium.registry:
-    gymnasium.register("bqfd-Probe-v0", entry_point=Chain, max_episode_steps=30)
+# By `gym_probes:bqfd-Probe-v0` it is found in any process.
+PROBE = "bqfd-Probe-v0"
+if PROBE not in gymnasium.registry:
+    gymnasium.register(PROBE, entry_point=Chain, max_episode_steps=30)

@@ -70,5 +70,5 @@ def test_a_game_that_is_not_there_is_named():
 
 def test_without_ale_py_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ale_py", None)
-    with pytest.raises(ImportError, match=r"pip install 'bqfd-jax\[demos\]'"):
+    with pytest.raises(ImportError, match=r"pip install -e '\.\[demos\]'"):
         ale.Ale("Breakout")

@@ -22,8 +22,8 @@ from bqfd_jax.agents import BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnCo
 from bqfd_jax.demos import DemonstrationError, load, rows_for, save
 from bqfd_jax.envs.gymnasium import GymVector
 from bqfd_jax.files import write_npz
-from bqfd_jax.networks import Network
-from bqfd_jax.policy import PolicyError, make_policy, own_network, seen_shape
+from bqfd_jax.networks import Network, own_network
+from bqfd_jax.policy import PolicyError, make_policy, seen_shape
 from bqfd_jax.runs import machine
 from bqfd_jax.runs.errors import RunError, UsageError
 
@@ -443,6 +443,10 @@ def test_files_that_are_no_policy(tmp_path):
         arrays = {name: file[name] for name in file.files}
     meta = json.loads(str(arrays["meta"][()]))
     write_npz(path, **arrays | {"meta": np.array(json.dumps(meta | {"num_actions": 3}))})
+    with pytest.raises(PolicyError, match="changed after it was saved"):
+        load_policy(path)
+    # As if it had been saved so.
+    save_policy(dataclasses.replace(result.policy, num_actions=3), path)
     with pytest.raises(PolicyError, match=r"does not fit the network: .*advantage"):
         load_policy(path)
     write_npz(path, **arrays | {"meta": np.array(json.dumps(meta | {"kind": "frames"}))})

@@ -30,12 +30,13 @@ def test_the_final_score_is_that_of_all_late_episodes():
     together = np.concatenate([first, second])
     assert final["mean"] == pytest.approx(together.mean())
     assert final["std"] == pytest.approx(together.std())
-    assert report.final_score([early], 100_000, 20_000) == {"mean": None, "std": None}
+    assert (final["evaluations"], final["episodes"]) == (2, len(together))
+    assert report.final_score([early], 100_000, 20_000)["mean"] is None
     # With three games the evaluation due at 80,000 comes at 80,001, and is still not of the last.
     late[0]["step"], early["step"] = 90_000, 80_001
     assert report.final_score([early, *late], 100_000, 20_000, slack=3) == final
-    # A run shorter than its last part does not count what it began with.
-    early["step"] = 0
+    # A short run has a short last part: a fifth of it at most.
+    early["step"] = 79_999
     assert report.final_score([early, *late], 100_000, 200_000, slack=8) == final
 
 

@@ -5,14 +5,13 @@ import pytest
 
 from bqfd_jax.checks import OptionError
 from experiments.benchmark.__main__ import main
-from experiments.benchmark.atari import AtariBenchmark, benchmark_atari
-from experiments.benchmark.memory import MemoryBenchmark, benchmark_memory
-from experiments.benchmark.replay import ReplayBenchmark, _chi_square, benchmark_replay
+from experiments.benchmark.atari import atari
+from experiments.benchmark.replay import _chi_square, memory, replay
+from experiments.benchmark.timing import measure
 
 
 def test_a_small_replay_passes_its_own_benchmark(capsys):
-    config = ReplayBenchmark(rows=8000, lanes=8, n_step=2, stack=2, calls=3, draws=64_000)
-    figures = benchmark_replay(config)
+    figures = replay(rows=8000, lanes=8, n_step=2, stack=2, calls=3, draws=64_000)
     assert figures["zero_draws"] == 0
     assert figures["chi_square_priorities"] < 5
     assert 0.7 < figures["chi_square_regions"] < 1.2
@@ -26,6 +25,14 @@ def test_too_few_rows_are_refused(run_here):
     assert "--rows is 100, but must be at least 8000" in text
 
 
+def test_every_part_is_measured_in_every_round():
+    called = []
+    times = measure({"a": lambda: called.append("a"), "b": lambda: called.append("b")}, 3)
+    assert called == ["a", "b"] * 3
+    assert [times[name].wall.shape for name in times] == [(3,), (3,)]
+    assert all(0 <= t.cpu.sum() <= 1 for t in times.values())
+
+
 def test_chi_square_by_hand():
     group = np.array([0, 0, 1, 2])
     leaves = np.array([1.0, 1.0, 2.0, 0.0])  # groups weigh 2, 2 and nothing
@@ -35,20 +42,18 @@ def test_chi_square_by_hand():
 
 @pytest.mark.slow
 def test_the_loop_is_measured_beside_its_parts(capsys):
-    config = AtariBenchmark(envs=2, update_period=2, iterations=2, rounds=2)
-    figures = benchmark_atari(config)
+    figures = atari(envs=2, update_period=2, iterations=2, rounds=2)
     assert figures["ratio"] > 0.3
     assert figures["steps_per_second"] == pytest.approx(2 * figures["updates_per_second"])
     assert figures["loop_ms"] == pytest.approx(1e3 / figures["updates_per_second"])
     assert "updates/s" in capsys.readouterr().out
     with pytest.raises(OptionError, match="rounds is 0"):
-        benchmark_atari(AtariBenchmark(rounds=0))
+        atari(rounds=0)
 
 
 @pytest.mark.slow
 def test_a_small_run_of_full_replay_is_measured(capsys):
-    config = MemoryBenchmark(preset="laptop", rows=4000, steps=16)
-    figures = benchmark_memory(config)
+    figures = memory(preset="laptop", rows=4000, steps=16)
     # 5,316 steps and 3 last observations.
     assert figures["rows"] == 4000 + 5319
     assert figures["updates"] == 16 / 2  # the preset's, one per two steps

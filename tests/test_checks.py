@@ -46,6 +46,8 @@ def test_the_first_that_is_wrong_is_named():
         checks.at_least(1, first=1, second=0, third=0)
     error = caught.value
     assert (error.name, error.value, error.expected) == ("second", 0, "at least 1")
+    # tyro shows the first argument of a config's error, and nothing else.
+    assert error.args == ("second is 0, but must be at least 1",)
 
 
 def test_what_was_not_given_passes():
@@ -80,3 +82,44 @@ def test_names_are_distinct_and_there_is_one():
         checks.distinct(cases=("a", "b", "a"))
     with pytest.raises(checks.OptionError, match="agents is ''"):
         checks.distinct(agents=())
+
+
+def test_of_an_array_the_first_wrong_value_is_named():
+    with pytest.raises(OptionError, match=r"^option is -3, but must be at least 0$"):
+        checks.at_least(0, option=np.array([[1, -3], [-4, 2]]))
+    with pytest.raises(OptionError, match=r"^option is 7, but must be in \[0, 1\]$"):
+        checks.within(0, 1, option=jnp.array([0, 7]))
+    # What a user wrote as a list is shown whole.
+    with pytest.raises(OptionError, match=r"^option is \(1, -3\), but must be at least 0$"):
+        checks.at_least(0, option=(1, -3))
+
+
+def test_integers():
+    checks.integers(-1, 2, option=np.array([-1, 2]))
+    checks.integers(0, 1, option=np.zeros((0, 3), int))
+    with pytest.raises(OptionError, match=r"^option is 3, but must be in \[-1, 2\]$"):
+        checks.integers(-1, 2, option=np.array([0, 3]))
+    with pytest.raises(OptionError, match=r"^the dtype of option is float64, but must be integer$"):
+        checks.integers(-1, 2, option=np.zeros(2))
+
+
+def test_shapes():
+    checks.shape(("N", 3), option=np.zeros((0, 3)), other=np.zeros((5, 3)))
+    checks.shape((), option=np.float32(1))
+    for shape in ((3,), (5, 2), (1, 5, 3)):
+        with pytest.raises(
+            OptionError, match=r"^the shape of option is \(.*, but must be \[N, 3\]$"
+        ):
+            checks.shape(("N", 3), option=np.zeros(shape))
+
+
+def test_shapes_are_known_even_of_what_is_traced():
+    def f(x):
+        checks.shape((2,), option=checks.as_array(x))
+        checks.integers(0, 1, option=x)
+        return x
+
+    jax.jit(f)(jnp.array([5, 5]))
+    with pytest.raises(OptionError, match=r"is \(1,\), but must be \[2\]"):
+        jax.jit(f)(jnp.array([1]))
+    assert isinstance(checks.as_array([1, 2]), np.ndarray)

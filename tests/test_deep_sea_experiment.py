@@ -19,7 +19,7 @@ from bqfd_jax.runs.errors import RunError, Stopped
 from bqfd_jax.runs.loop import follow
 from bqfd_jax.runs.metrics import read_jsonl
 from bqfd_jax.runs.sinks import Sink
-from experiments.deep_sea import report, training
+from experiments.deep_sea import report
 from experiments.deep_sea.__main__ import main
 from experiments.deep_sea.config import Config
 from experiments.deep_sea.training import AgentTraining
@@ -216,26 +216,18 @@ def test_without_its_metrics_a_run_is_not_resumed(whole, tmp_path, run_here):
 
 
 @pytest.mark.slow
-def test_a_resumed_state_lies_where_it_did(tmp_path, monkeypatch):
+def test_a_resumed_state_lies_where_it_did(tmp_path):
     """Else every resume would compile the episode twice."""
     config = Config(
         size=3, seeds=2, episodes=2, agents=("dqn",), torso=(4,), hidden=4, out=tmp_path / "run"
     )
-    traced = []
-    make_job = training.make_job
-
-    def counting(config, options):
-        job = make_job(config, options)
-        traced.append(job.run_episode)
-        return job
-
-    monkeypatch.setattr(training, "make_job", counting)
+    begun = AgentTraining(config, "dqn", tmp_path, Sink())
     with pytest.raises(Stopped, match="after episode 1 of dqn, all saved"):
-        follow(AgentTraining(config, "dqn", tmp_path, Sink()), StopsAfter(1))
+        follow(begun, StopsAfter(1))
     resumed = AgentTraining(config, "dqn", tmp_path, Sink(), resume=True)
     assert resumed.position == 1
     follow(resumed, Sink())
-    assert [run_episode._cache_size() for run_episode in traced] == [1, 1]
+    assert [course.run_episode._cache_size() for course in (begun, resumed)] == [1, 1]
 
 
 def test_the_last_good_checkpoint_outlives_a_spoilt_episode(tmp_path):
@@ -243,7 +235,7 @@ def test_the_last_good_checkpoint_outlives_a_spoilt_episode(tmp_path):
         size=3, seeds=1, episodes=3, agents=("dqn",), torso=(4,), hidden=4, checkpoint_period=1
     )
     course = AgentTraining(config, "dqn", tmp_path, Sink())
-    run_episode = course.job.run_episode
+    run_episode = course.run_episode
 
     def spoil_third(state, params):
         state, trace, described = run_episode(state, params)
@@ -252,7 +244,7 @@ def test_the_last_good_checkpoint_outlives_a_spoilt_episode(tmp_path):
             trace = trace.replace(metrics=trace.metrics | {"loss": loss})
         return state, trace, described
 
-    course.job = course.job._replace(run_episode=spoil_third)
+    course.run_episode = spoil_third
     expected = r"loss of dqn became nan at agent step 9 \(bomb, seed 0\)\. .*: episode 2 in"
     with pytest.raises(RunError, match=expected):
         follow(course, Sink())

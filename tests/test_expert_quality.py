@@ -13,12 +13,13 @@ import pytest
 from bqfd_jax.checks import OptionError
 from bqfd_jax.envs import deep_sea_experts
 from bqfd_jax.runs import folder
+from bqfd_jax.runs.deep_sea import CASES, optimal_returns
 from bqfd_jax.runs.errors import FolderBusyError, RunError, Stopped, UsageError
 from bqfd_jax.runs.sinks import Sink
-from experiments.expert_quality import report, run
-from experiments.expert_quality.cells import Cell, cells_of, make_inputs
+from experiments.expert_quality import __main__ as run
+from experiments.expert_quality import report
+from experiments.expert_quality.cells import Cell, cells_of, make_demonstrate, make_inputs
 from experiments.expert_quality.config import (
-    CASES,
     LEARNERS,
     Config,
     Quality,
@@ -26,8 +27,7 @@ from experiments.expert_quality.config import (
     parse_quality,
     parse_quantity,
 )
-from experiments.expert_quality.map_training import MapTraining
-from experiments.expert_quality.training import make_demonstrate
+from experiments.expert_quality.training import MapTraining
 
 ROOT = Path(__file__).parent.parent
 TINY = Config(
@@ -245,6 +245,16 @@ def test_the_summary_by_hand():
     assert "62%" in text
 
 
+def test_one_seed_has_no_interval():
+    config = dataclasses.replace(TINY, quantities=("1",), seeds=1)
+    maps = made_up_maps()
+    whole, late = ({a: r[..., :1] for a, r in kind.items()} for kind in (maps.whole, maps.late))
+    summary = report.summarise(config, maps._replace(whole=whole, late=late), {})
+    text = report.table(summary)
+    assert "[" not in text
+    assert "interval" not in text
+
+
 def test_names_can_be_read_by_people():
     names = [report.quality_name(q) for q in ("eta=inf", "eta=3", "errs=0.05", "until=0.5", "two")]
     assert names == ["always right", "eta 3", "errs 5%", "right until 50%", "two experts"]
@@ -278,7 +288,7 @@ def test_the_same_seeds_give_the_same_numbers(whole, tmp_path):
         stored = np.concatenate([np.load(path)["returns"] for path in paths])
         np.testing.assert_array_equal(returns[agent], stored)
     # From the same numbers come the same statistics.
-    best = run.optimal_returns(TINY)
+    best = optimal_returns(TINY.cases, TINY.size)
     summary = report.summarise(TINY, report.make_maps(TINY, best, returns), {})
     for kind in ("regret", "late_regret"):
         assert summary[kind] == summary_of(whole)[kind]
@@ -320,7 +330,7 @@ def test_a_resumed_run_makes_only_what_is_missing(whole, tmp_path, monkeypatch):
     assert not (out / "summary.json").exists()
     # A file that was damaged since is made anew.
     (out / "cells" / "tabular-0001.npz").write_bytes(b"half")
-    run.resume(out, Sink())
+    run.start(dataclasses.replace(config, resume=True), Sink())
     assert [len(cells) for cells in trained] == [3, 3, 2]
     resumed, expected = summary_of(out)["regret"], summary_of(whole)["regret"]
     for part in ("all", "treasure", "bomb"):
@@ -334,7 +344,7 @@ def test_a_resumed_run_makes_only_what_is_missing(whole, tmp_path, monkeypatch):
 def test_two_cannot_work_in_one_folder(whole):
     # Locks are those of an open file, so that one process is refused as another would be.
     with folder.sole_use(whole), pytest.raises(FolderBusyError, match="another process is at work"):
-        run.resume(whole, Sink())
+        run.start(dataclasses.replace(TINY, out=whole, resume=True), Sink())
 
 
 def test_a_resumed_run_must_be_the_same(whole):

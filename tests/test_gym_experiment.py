@@ -104,7 +104,10 @@ def test_a_stopped_run_goes_on_and_a_finished_one_can_be_played(tmp_path, monkey
     assert demos.load(out / "demonstration.npz").checksum == first
     with pytest.raises(UsageError, match="steps: was 240, now 300"):
         training.train(tiny(out, resume=True, steps=300), Noting())
-    gym.main(["evaluate", "--run", str(out), "--episodes", "3", "--no-video"])
+    evaluate = ["evaluate", "--run", str(out), "--episodes", "3", "--no-video"]
+    with pytest.raises(UsageError, match=r"asks to import gym_probes.*--trust-config"):
+        gym.main(evaluate)
+    gym.main([*evaluate, "--trust-config"])
     played = json.loads((out / "evaluation.json").read_text())
     assert (played["step"], played["episodes"]) == (240, 3)
 

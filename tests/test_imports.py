@@ -17,7 +17,7 @@ EXPERIMENTS = ROOT / "experiments"
 # A part may import parts of earlier layers, never of later ones.
 LAYERS = (
     ("limits",),
-    ("types", "streams", "checks", "files"),
+    ("types", "streams", "checks", "files", "extras"),
     ("schedules",),
     ("posterior", "losses", "exploration", "networks", "replay", "envs", "gekf", "tabular"),
     ("agents",),

@@ -390,6 +390,66 @@ def test_an_empty_ensemble_is_refused(size):
         networks.ensemble(SINGLE, size)
 
 
+def test_the_mean_of_an_ensemble_is_over_its_members():
+    q = jnp.array([[[1.0, 2.0], [3.0, 6.0]]])  # one observation, two members
+    mean = networks.mean_q(lambda params, observation: params * q, 2.0, None)
+    chex.assert_trees_all_equal(mean, jnp.array([[4.0, 8.0]]))
+    single = networks.mean_q(lambda params, observation: q[:, 0], None, None)
+    chex.assert_trees_all_equal(single, jnp.array([[1.0, 2.0]]))
+
+
+# --- What a policy file says, and networks of one's own ---
+
+SEEN = {"num_actions": 3, "frame_shape": (4,), "frame_dtype": np.float32, "stack": 1}
+
+
+def q_shape(network, *shape):
+    observation = jnp.zeros(shape, jnp.float32)
+    params = jax.eval_shape(network.init, jax.random.key(0), observation)
+    return jax.eval_shape(network.apply, params, observation).shape
+
+
+def test_networks_are_made_as_they_are_described():
+    described = networks.described_network
+    assert q_shape(described({"hidden": 8}, **SEEN), 2, 1, 4) == (2, 3)
+    members = {"hidden": 8, "size": 5, "prior_scale": 1.0}
+    assert q_shape(described(members, **SEEN), 2, 1, 4) == (2, 5, 3)
+    screens = SEEN | {"frame_shape": (84, 84), "frame_dtype": np.uint8, "stack": 4}
+    params = jax.eval_shape(
+        described({"torso": "patch", "hidden": 8}, **screens).init,
+        jax.random.key(0),
+        jnp.zeros((1, 4, 84, 84), jnp.uint8),
+    )
+    assert list(params["params"]["torso"]) == ["Conv_0", "Dense_0"]
+
+
+def test_a_network_of_ones_own_knows_of_stacks_only_where_there_are_some():
+    class Own(nn.Module):
+        ndim: int
+
+        @nn.compact
+        def __call__(self, x):
+            assert x.ndim == self.ndim
+            return nn.Dense(3)(x.reshape(x.shape[0], -1))
+
+    assert q_shape(networks.own_network(Own(2), **SEEN), 2, 1, 4) == (2, 3)
+    assert q_shape(networks.own_network(Own(3), **SEEN | {"stack": 2}), 2, 2, 4) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (nn.Dense(2), r"gives float32\[1, 2\] for observations \[1, 4\], but .* \[1, 3\]"),
+        ((lambda key, x: {}, lambda params, x: {}), "gives a dict for"),
+        ((lambda key, x: {}, lambda params, x: x @ np.ones((9, 3))), "cannot be applied"),
+        ("mlp", "flax module or a pair"),
+    ],
+)
+def test_networks_of_ones_own_that_do_not_fit_are_named(network, message):
+    with pytest.raises(ValueError, match=message):
+        networks.own_network(network, **SEEN)
+
+
 # --- Networks by observation ---
 
 

@@ -60,7 +60,7 @@ def test_the_silent_sink_is_silent_and_the_terminal_is_not(capfd):
     assert Terminal(lambda: True).stop_asked()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_is_a_wish_and_the_second_ends_at_once(number):
     before, told = signal.getsignal(number), []
     with stop_signals(lambda: told.append("soon")) as asked:
@@ -71,6 +71,16 @@ def test_the_first_signal_is_a_wish_and_the_second_ends_at_once(number):
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
     assert signal.getsignal(number) is before
+
+
+def test_what_is_ignored_stays_so():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_signals() as asked:
+            signal.raise_signal(signal.SIGHUP)
+            assert not asked()
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_in_another_thread_the_wish_never_comes():

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bqfd_jax.runs.statistics import bootstrap_interval, interquartile_mean, is_best, share_best
+from bqfd_jax.runs.statistics import (
+    bootstrap_interval,
+    interquartile_mean,
+    is_best,
+    mean_interval,
+    share_best,
+)
 
 
 class FixedDraws:
@@ -61,6 +67,19 @@ def test_the_interval_of_two_seeds_is_that_of_two_coins():
     narrow = bootstrap_interval(scores, np.random.default_rng(0), level=0.4)
     assert wide == (0.5, 0.0, 1.0)
     assert narrow == (0.5, 0.5, 0.5)
+
+
+def test_one_seed_gives_an_estimate_and_no_interval():
+    value, low, high = bootstrap_interval([[0.1], [0.3], [0.2]], np.random.default_rng(0))
+    assert value == pytest.approx(0.2)
+    assert np.isnan([low, high]).all()
+    assert np.isnan(mean_interval(np.array([3.0])))
+
+
+def test_the_interval_of_a_mean_is_students():
+    # 0 and 2: deviation sqrt(2), over sqrt(2) seeds; t of one degree of freedom is 12.706.
+    half = mean_interval(np.array([[0.0, 1.0], [2.0, 1.0]]))
+    np.testing.assert_allclose(half, [12.7062, 0.0], rtol=1e-5)
 
 
 def test_seeds_are_drawn_within_their_task():

@@ -9,7 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bqfd_jax import extras
 from bqfd_jax.envs import atari
+
+_ALE = ("ale_py", "demos", "this")
+_ROMS = ("ale_py.roms", "demos", "this")
 
 FIRE = 1  # its number among the console's 18 actions
 
@@ -27,9 +31,9 @@ class Ale:
 
     def __init__(self, game: str):
         """Starts an emulator of one of `games()`."""
-        ale_py = _ale_py()
+        ale_py = extras.load(*_ALE)
         check_game(game)
-        rom = ale_py.roms.get_rom_path(_rom_names()[game])
+        rom = extras.load(*_ROMS).get_rom_path(_rom_names()[game])
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self.game = game
         self._ale = ale_py.ALEInterface()
@@ -84,7 +88,7 @@ class Ale:
 
 def version() -> str:
     """Version of the installed ale-py; raises `ImportError` if there is none."""
-    return _ale_py().__version__
+    return extras.load(*_ALE).__version__
 
 
 def games() -> tuple[str, ...]:
@@ -100,15 +104,4 @@ def check_game(game: str) -> None:
 
 def _rom_names() -> dict[str, str]:
     """`MsPacman` -> `ms_pacman`."""
-    return {atari.game_name(rom): rom for rom in _ale_py().roms.get_all_rom_ids()}
-
-
-def _ale_py() -> Any:
-    try:
-        import ale_py
-        import ale_py.roms
-    except ImportError as error:
-        raise ImportError(
-            "This needs ale-py, which is not installed: pip install 'bqfd-jax[demos]'"
-        ) from error
-    return ale_py
+    return {atari.game_name(rom): rom for rom in extras.load(*_ROMS).get_all_rom_ids()}

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from bqfd_jax import checks
+from bqfd_jax import checks, extras
 from bqfd_jax.envs.host import checked_actions
 from bqfd_jax.types import HostStep
 
+_ENVPOOL = ("envpool", "atari", "Atari")
 FRAME_SHAPE = (84, 84)
 MAX_EPISODE_STEPS = 27_000  # half an hour of play
 MAX_LANES = 10_007
@@ -41,7 +42,7 @@ EMULATOR = {
 
 def games() -> tuple[str, ...]:
     """Names of all games that the installed envpool has, in order."""
-    _envpool()
+    extras.load(*_ENVPOOL)
     from envpool.atari import registration
 
     return tuple(sorted(game_name(rom) for rom in registration.atari_game_list))
@@ -73,7 +74,7 @@ def envpool_version() -> str:
     try:
         return importlib.metadata.version("envpool")
     except importlib.metadata.PackageNotFoundError as error:
-        raise ImportError(_MISSING) from error
+        raise extras.missing(*_ENVPOOL) from error
 
 
 def log_reward(reward: np.ndarray) -> np.ndarray:
@@ -159,7 +160,7 @@ class Atari:
         self.transform_reward = log_reward if log_rewards else None
         self.life_loss_is_terminal = life_loss_is_terminal
         self.preprocessing = {"by": "envpool", **EMULATOR}
-        self._pool = _envpool().make(
+        self._pool = extras.load(*_ENVPOOL).make(
             f"{game}-v5",
             env_type="gymnasium",
             num_envs=num_lanes,
@@ -229,14 +230,3 @@ class Atari:
             lives=lives,
         )
         return self._previous
-
-
-_MISSING = "Atari needs envpool, which is not installed: pip install 'bqfd-jax[atari]'"
-
-
-def _envpool() -> Any:
-    try:
-        import envpool
-    except ImportError as error:
-        raise ImportError(_MISSING) from error
-    return envpool

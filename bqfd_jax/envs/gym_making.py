@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bqfd_jax import checks
+from bqfd_jax import checks, extras
 
 
 def environments() -> tuple[str, ...]:
@@ -165,15 +165,9 @@ def resets_on_next_step(name: str, env: Any) -> bool:
     )
 
 
-_MISSING = "this needs gymnasium, which is not installed: pip install 'bqfd-jax[gym]'"
-
-
 def load_gymnasium() -> Any:
     """The package, if it is there and new enough."""
-    try:
-        import gymnasium
-    except ImportError as error:
-        raise ImportError(_MISSING) from error
+    gymnasium = extras.load("gymnasium", "gym", "this")
     if not hasattr(gymnasium.vector, "AutoresetMode"):
         raise ImportError(
             f"this needs gymnasium 1.1 or later, but {gymnasium.__version__} is installed: "

@@ -61,7 +61,8 @@ class RunConfig:
     """Play evaluations with the target network: where it follows the online network slowly, it is
     an average of the last ones and errs less."""
     final_steps: int = 10_000
-    """The final score is that of all evaluations in the last so many agent steps."""
+    """The final score is that of all evaluations in the last so many agent steps, and at most in
+    the last fifth of the training."""
     checkpoint_period: int = 10_000
     """Agent steps between checkpoints."""
     checkpoint_replay: bool = True
@@ -76,7 +77,7 @@ class RunConfig:
     video: bool = True
     """Film one evaluation episode in the end, if the environment can be rendered."""
     tensorboard: bool = False
-    """Also write TensorBoard files (needs the extra: pip install 'bqfd-jax[tensorboard]')."""
+    """Also write TensorBoard files (needs the extra `tensorboard`)."""
     out: Path | None = None
     """Run folder; a new one below runs/ unless given."""
     resume: bool = False
@@ -99,6 +100,11 @@ class RunConfig:
     def preset_name(self) -> str:
         """Which set of defaults the run has."""
         raise NotImplementedError
+
+    @property
+    def foreign_modules(self) -> tuple[str, ...]:
+        """Modules that must be imported because an option names them."""
+        return ()
 
     @classmethod
     def defaults_for(cls, fields: dict[str, Any]) -> Self:

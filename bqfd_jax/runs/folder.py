@@ -1,6 +1,7 @@
 """The folder of a run: begun once, resumed with the same options, used by one process at a time."""
 
 import fcntl
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,6 +83,12 @@ def read_config(out: Path) -> dict[str, Any]:
     except files.FileError as error:
         raise UsageError(f"{path} is damaged ({error}); it cannot be resumed safely") from error
     return stored
+
+
+def identity(config: dict[str, Any]) -> bytes:
+    """Tells runs apart: a digest of `config.json`, less what may change as a run goes on."""
+    lasting = {k: v for k, v in config.items() if k not in ("steps", "replay_rows")}
+    return hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).digest()
 
 
 @contextmanager

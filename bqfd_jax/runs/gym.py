@@ -61,6 +61,12 @@ class GymConfig(RunConfig):
         made_none = self.demo == ("make",) and self.demo_quality == "none"
         return super().shows_demonstrations and not made_none
 
+    @property
+    def foreign_modules(self) -> tuple[str, ...]:
+        """Of the environment and its wrappers."""
+        named = [name.rpartition(":")[0] for name in (self.env, *self.wrappers)]
+        return tuple(dict.fromkeys(module for module in named if module))
+
     @classmethod
     def of(cls, steps: int = 50_000) -> Self:
         """All defaults for a run of that length."""

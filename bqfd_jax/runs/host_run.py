@@ -65,6 +65,7 @@ class HostRun:
         self._visits = demo_usage.visits(self.loop.state.replay)
         journal.open()
         self._evaluator: Evaluator | None = None
+        self.is_saved = restored is not None  # the newest state that was to be saved
         # Of the best evaluation since the run was begun here.
         self.best_policy: Policy | None = None
 
@@ -214,6 +215,7 @@ class HostRun:
         started = time.perf_counter()
         items = on_host.to_checkpoint(state, with_replay=self.config.checkpoint_replay)
         path = self.journal.save(self.loop.step, items)
+        self.is_saved = path is not None
         if path is None:
             return False
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

@@ -5,6 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from bqfd_jax import files
+from bqfd_jax.runs import folder as run_folder
 from bqfd_jax.runs.checkpoint import Checkpointer, CheckpointError
 from bqfd_jax.runs.errors import RunError
 from bqfd_jax.runs.metrics import MetricsWriter, read_jsonl
@@ -16,10 +20,11 @@ Row = Mapping[str, Any]
 class Journal:
     """Rows and checkpoints in a run folder, or rows in memory alone.
 
-    Rows that cannot be written (a full disk) are kept and tried again with the next.
+    Rows that cannot be written (a full disk) are kept and tried again with the next.  What was
+    deleted while the run goes on is written anew.  Checkpoints know whose they are.
 
     Args:
-      folder: of the run; None keeps everything in memory and saves nothing.
+      folder: of the run, with its `config.json`; None keeps everything in memory, saves nothing.
       sink: what is told of rows and troubles.
       part: of a run that has several, each with checkpoints of its own, below this name.
       keep: how many checkpoints stay.
@@ -40,44 +45,66 @@ class Journal:
         self.folder, self._sink = folder, sink
         self.rows: list[Row] = []
         self._pending: list[Row] = []
-        self._tensorboard = folder / "tensorboard" / part if folder and tensorboard else None
-        self._checkpointer = None
-        if folder is not None:
-            self._checkpointer = Checkpointer(
-                folder / "checkpoints" / part, keep=keep, on_skip=sink.say
-            )
         self._writer: MetricsWriter | None = None
-        self._saved = {"metrics_position": position, "seconds": 0.0}
+        self._checkpointer = None
         self._started = time.perf_counter()
+        self._saved: dict[str, Any] = {"metrics_position": position, "seconds": 0.0}
+        if folder is None:
+            return
+        self._config = run_folder.read_config(folder)
+        self._saved["identity"] = np.frombuffer(run_folder.identity(self._config), np.uint8)
+        self._tensorboard = folder / "tensorboard" / part if tensorboard else None
+        self._checkpointer = Checkpointer(
+            folder / "checkpoints" / part, keep=keep, on_skip=sink.say
+        )
+        self._path = folder / "metrics.jsonl"
+        # The rows as of the last checkpoint, should the file be lost or damaged.
+        self._copy = folder / "checkpoints" / part / "metrics.jsonl"
 
     def restore(self, templates: Mapping[str, Any]) -> tuple[int, dict[str, Any]] | None:
-        """Step and items of the last checkpoint, from which rows and time go on too."""
+        """Step and items of the last checkpoint, from which rows and time go on too.
+
+        Raises:
+          RunError: it is another run's.
+        """
         if self._checkpointer is None:
             return None
         restored = self._checkpointer.restore({**templates, "journal": self._saved})
         if restored is None:
             return None
         step, items = restored
-        self._saved = items.pop("journal")
+        own = items.pop("journal")
+        if (own["identity"] != self._saved["identity"]).any():
+            raise RunError(
+                f"the checkpoint of step {step} in {self.folder} was made by another run than its "
+                "config.json tells of; put the right one back, or start anew in another folder"
+            )
+        self._saved = own
         return step, items
 
     def open(self) -> None:
         """Begins to write, after `restore` if there is something to restore."""
         if self.folder is None:
             return
-        path = self.folder / "metrics.jsonl"
         try:
-            self._writer = MetricsWriter(
-                path,
-                position=self._saved["metrics_position"],
-                tensorboard_dir=self._tensorboard,
-            )
-            # Damage is told of now and not in the end.
-            self.rows = list(read_jsonl(path))
+            self._open()
         except ValueError as error:
-            raise RunError(
-                f"{error}. Put the file back, or start anew in another folder."
-            ) from error
+            if not self._copy.exists():
+                raise RunError(
+                    f"{error}. Put the file back, or start anew in another folder."
+                ) from error
+            self._sink.warn(f"{error}; it is put back as it was at the last checkpoint")
+            with files.replacing(self._path) as file:
+                file.write(self._copy.read_bytes())
+            self._open()
+
+    def _open(self) -> None:
+        position = self._saved["metrics_position"]
+        self._writer = MetricsWriter(
+            self._path, position=position, tensorboard_dir=self._tensorboard
+        )
+        # Damage is told of now and not in the end.
+        self.rows = list(read_jsonl(self._path))
 
     @property
     def seconds(self) -> float:
@@ -102,9 +129,20 @@ class Journal:
             return
         self._pending.append(row)
         try:
+            if not self._writer.is_there():
+                self._write_anew()
             self.flush()
         except OSError as error:
             self._sink.warn(f"metrics.jsonl cannot be written, trying again later: {error}")
+
+    def _write_anew(self) -> None:
+        """Somebody has deleted the file, or the whole folder, while the run goes on."""
+        self._sink.warn(f"{self._path} is gone; what is known is written anew")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        run_folder.write_config(self.folder, self._config)
+        self._writer.close()
+        self._writer = MetricsWriter(self._path, position=0, tensorboard_dir=self._tensorboard)
+        self._pending = list(self.rows)
 
     def flush(self) -> None:
         """Writes what waits; raises `OSError` if that still fails."""
@@ -122,8 +160,11 @@ class Journal:
         if self._checkpointer is None:
             return None
         try:
-            own = {"metrics_position": self.position(), "seconds": self.seconds}
-            return self._checkpointer.save(step, {**items, "journal": own})
+            own = {**self._saved, "metrics_position": self.position(), "seconds": self.seconds}
+            saved = self._checkpointer.save(step, {**items, "journal": own})
+            with files.replacing(self._copy) as file:
+                file.write(self._path.read_bytes())
+            return saved
         except (CheckpointError, OSError) as error:
             self._sink.warn(f"NO CHECKPOINT at step {step}: {error}")
             return None

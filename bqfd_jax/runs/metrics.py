@@ -3,7 +3,6 @@
 It is strict JSON: NaN and infinities become null, numpy and jax values numbers and lists.
 """
 
-import importlib.util
 import json
 import os
 import warnings
@@ -11,8 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bqfd_jax import extras
 from bqfd_jax.files import FileError, plain
 from bqfd_jax.runs.errors import UsageError
+
+_TENSORBOARD = ("tensorboardX", "tensorboard", "--tensorboard")
 
 
 class MetricsWriter:
@@ -40,7 +42,7 @@ class MetricsWriter:
     ):
         self._path = Path(path)
         self._tensorboard = None
-        summary_writer = None if tensorboard_dir is None else _summary_writer_class()
+        tensorboard = None if tensorboard_dir is None else extras.load(*_TENSORBOARD)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         size = self._path.stat().st_size if self._path.exists() else 0
         if position is not None and position > size:
@@ -52,8 +54,8 @@ class MetricsWriter:
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
         self._position = _end_of_last_line(self._path, size if position is None else position)
         self._file.truncate(self._position)
-        if summary_writer is not None:
-            self._tensorboard = summary_writer(
+        if tensorboard is not None:
+            self._tensorboard = tensorboard.SummaryWriter(
                 str(tensorboard_dir), purge_step=_step_after(self._path)
             )
 
@@ -84,6 +86,13 @@ class MetricsWriter:
             warnings.warn(f"TensorBoard files are given up: {error}", stacklevel=3)
             self._tensorboard = None
 
+    def is_there(self) -> bool:
+        """Whether the file still lies where it was opened."""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return False
+
     def position(self) -> int:
         """Bytes written so far, all of them on disk, for a checkpoint to remember."""
         # Else a power cut could leave a checkpoint that remembers more than the file has.
@@ -95,12 +104,6 @@ class MetricsWriter:
         self._file.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
-
-    def __enter__(self) -> "MetricsWriter":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -146,15 +149,8 @@ def _step_after(path: Path) -> int:
 
 def check_tensorboard(wanted: bool) -> None:
     """Raises `UsageError` if TensorBoard files are wanted and cannot be written."""
-    if wanted and importlib.util.find_spec("tensorboardX") is None:
-        raise UsageError("--tensorboard needs the extra: pip install 'bqfd-jax[tensorboard]'")
-
-
-def _summary_writer_class() -> Any:
     try:
-        from tensorboardX import SummaryWriter
+        if wanted:
+            extras.load(*_TENSORBOARD)
     except ImportError as error:
-        raise ImportError(
-            "tensorboard_dir needs tensorboardX: pip install bqfd-jax[tensorboard]"
-        ) from error
-    return SummaryWriter
+        raise UsageError(str(error)) from error

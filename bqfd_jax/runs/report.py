@@ -36,9 +36,14 @@ def finish(run: HostRun) -> Summary:
             made.append(name)
         except (OSError, ImportError, ValueError, HostEnvironmentError) as error:
             failed.append(f"{name}: {error}")
+    if not run.is_saved and not run.save():
+        failed.insert(0, f"the network of step {run.loop.step}, which exists in no checkpoint")
     run.journal.close()
     if failed:
-        raise RunError(f"not all of {out} could be written: {'; '.join(failed)}")
+        raise RunError(
+            f"NOT SAVED: {'; '.join(failed)}. Make room in {out}, then `bqfd resume {out}` goes on "
+            "from the last checkpoint"
+        )
     run.sink.say(f"{', '.join(made)} in {out}")
     return summary
 
@@ -132,28 +137,34 @@ def summarise(
 
 def final_score(
     evaluations: list[dict[str, Any]], steps: int, final_steps: int, *, slack: int = 1
-) -> dict[str, float | None]:
+) -> dict[str, float | int | None]:
     """Mean and standard deviation of all episodes in evaluations of the last part of training.
 
     Args:
       evaluations: as in `summary.json`.
       steps: length of the training.
-      final_steps: length of its last part.
+      final_steps: length of its last part, of which a fifth of the training counts at most.
       slack: steps that an evaluation may be late, so that one due before it does not count.
     """
     # With some numbers of games an evaluation comes a few steps later than its period says.  That
     # of step 0 never counts, as nothing but pre-training lies before it.
-    first = min(max(steps - final_steps, 0) + slack, steps)
+    last_part = min(final_steps, max(steps // 5, 1))
+    first = min(steps - last_part + slack, steps)
     late = [e for e in evaluations if e["step"] >= first]
     if not late:
-        return {"mean": None, "std": None}
-    count = np.array([e["episodes"] for e in late], float)
+        return {"mean": None, "std": None, "evaluations": 0, "episodes": 0}
+    count = np.array([e["episodes"] for e in late])
     mean = np.array([e["mean"] for e in late])
     std = np.array([e["std"] for e in late])
     total = float(np.average(mean, weights=count))
     # The variance of all episodes: within evaluations and between them.
     variance = np.average(std**2 + (mean - total) ** 2, weights=count)
-    return {"mean": total, "std": math.sqrt(float(variance))}
+    return {
+        "mean": total,
+        "std": math.sqrt(float(variance)),
+        "evaluations": len(late),
+        "episodes": int(count.sum()),
+    }
 
 
 def table(summary: Summary) -> str:
@@ -162,7 +173,12 @@ def table(summary: Summary) -> str:
     for e in summary["evaluations"]:
         lines.append(f"{e['step']:>10,}  {e['mean']:>10.1f}  {e['std']:>8.1f}  {e['episodes']}")
     final, demo = summary["final"], summary["demo"]
-    score = "none" if final["mean"] is None else f"{final['mean']:.1f} +- {final['std']:.1f}"
+    score = "none: no evaluation lies in the last part of the training"
+    if final["mean"] is not None:
+        of = "the last evaluation"
+        if final["evaluations"] > 1:
+            of = f"the last {final['evaluations']} evaluations"
+        score = f"{final['mean']:.1f} +- {final['std']:.1f} ({of}, {final['episodes']} episodes)"
     lines.append(
         f"\nfinal score {score}"
         + (f"; the demonstration's {demo['score']:.1f}" if demo else "")

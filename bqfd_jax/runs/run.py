@@ -43,7 +43,9 @@ def opened(job: Job, sink: Sink, *, in_memory: bool = False) -> Iterator[HostRun
         yield HostRun(job, Journal(None, sink), sink)
         return
     name = f"{config.experiment}-{config.title.replace('/', '-').replace(':', '-')}"
-    out = folder.prepare(config.out, config.stored(), name=name, resume=config.resume)
+    shown = {demo.name: demo.checksum for demo in job.demonstrations}
+    fields = config.stored() | {"demonstrations": shown}
+    out = folder.prepare(config.out, fields, name=name, resume=config.resume)
     with folder.sole_use(out):
         if config.demo in (("make",), ("given",)):
             keep_demonstrations(out, job.demonstrations)
@@ -97,12 +99,18 @@ class Run:
       config: its options.
     """
 
-    def __init__(self, folder: Path, config: RunConfig):
-        self.folder, self.config = folder, config
+    def __init__(self, folder: Path, config: RunConfig, *, trust_config: bool = False):
+        self.folder, self.config, self._is_trusted = folder, config, trust_config
 
     @classmethod
-    def load(cls, path: Any) -> "Run":
-        """The run in a folder, finished or not; raises `UsageError` if there is none."""
+    def load(cls, path: Any, *, trust_config: bool = False) -> "Run":
+        """The run in a folder, finished or not; raises `UsageError` if there is none.
+
+        Args:
+          path: the folder.
+          trust_config: import the modules that its `config.json` names, for an environment or its
+            wrappers.  Without it they are named, and nothing is played or trained.
+        """
         path = Path(path)
         kind = folder.read_config(path).get("experiment")
         if kind not in KINDS:
@@ -110,7 +118,8 @@ class Run:
                 f"{path} holds a run of {kind!r}, but only those of {' and '.join(KINDS)} can be "
                 "loaded"
             )
-        return cls(path, stored.load(path, KINDS[kind][0].from_stored))
+        config = stored.load(path, KINDS[kind][0].from_stored)
+        return cls(path, config, trust_config=trust_config)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}: {self.config.title}, {self.config.agent})"
@@ -192,13 +201,15 @@ class Run:
 
     def resume(self, *, steps: int | None = None, sink: Sink | None = None) -> report.Summary:
         """Goes on where the last checkpoint stands; with `steps` to another length."""
+        self._check_trust()
         config = self.config
         if steps is not None and steps != config.steps:
             self._check_longer(steps)
             config = config.lengthened(steps)
             config.check()
             with folder.sole_use(self.folder):
-                folder.write_config(self.folder, config.stored())
+                changed = {name: config.stored()[name] for name in ("steps", "replay_rows")}
+                folder.write_config(self.folder, folder.read_config(self.folder) | changed)
             self.config = config
         config = dataclasses.replace(config, out=self.folder, resume=True)
         return start(load_job(config), sink or Sink())
@@ -208,7 +219,16 @@ class Run:
         if steps < done:
             raise UsageError(f"steps is {steps}, but the run stands at step {done} already")
 
+    def _check_trust(self) -> None:
+        modules = self.config.foreign_modules
+        if modules and not self._is_trusted:
+            raise UsageError(
+                f"{self.folder / 'config.json'} asks to import {', '.join(modules)}, which runs "
+                "their code; if you trust it, add --trust-config (trust_config=True)"
+            )
+
     def _job(self, config: RunConfig) -> Job:
+        self._check_trust()
         config.check()
         world = KINDS[config.experiment][1](config)
         # The learner alone is read, so demonstrations and replay do not matter.
@@ -225,7 +245,7 @@ class Run:
     def _last_network(self, job: Job) -> tuple[int, Params]:
         """Step and parameters; the replay, which may take gigabytes, is not read."""
         template = {"learner": jax.eval_shape(lambda: job.init().learner)}
-        restored = Checkpointer(self.folder / "checkpoints").restore(template)
+        restored = Journal(self.folder, Sink()).restore(template)
         if restored is None:
             raise UsageError(f"{self.folder} has no checkpoint yet")
         step, items = restored
@@ -236,8 +256,12 @@ def load_job(config: RunConfig, demonstrations: Sequence[Demonstration] | None =
     """The job of a config: its world, and the demonstrations that it names unless given."""
     config.check()
     if config.resume or config.out is not None:
-        # What cannot be begun or resumed is told of before minutes of preparation.
-        folder.check(config.out, config.stored(), resume=config.resume)
+        # What cannot be begun or resumed is told of before minutes of preparation; what was shown
+        # is compared once it has been read.
+        fields = config.stored()
+        if config.resume and config.out is not None:
+            fields["demonstrations"] = folder.read_config(config.out).get("demonstrations")
+        folder.check(config.out, fields, resume=config.resume)
     world = KINDS[config.experiment][1](config)
     if demonstrations is None:
         demonstrations = world.load_demonstrations(config.out if config.resume else None)

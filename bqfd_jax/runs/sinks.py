@@ -92,7 +92,7 @@ class Terminal(Sink):
 
 @contextmanager
 def stop_signals(tell: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
-    """Turns the first Ctrl-C (or SIGTERM) into a wish that a loop can ask for.
+    """Turns the first Ctrl-C, SIGTERM or closed terminal into a wish that a loop can ask for.
 
     A second one raises KeyboardInterrupt at once.  Signals reach the main thread only; in any other
     the wish never comes.
@@ -115,7 +115,10 @@ def stop_signals(tell: Callable[[], None] = lambda: None) -> Iterator[Callable[[
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # What is ignored stays so: whoever starts a run with nohup means it to go on.
+    heard = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, ask) for number in heard}
     try:
         yield lambda: asked
     finally:

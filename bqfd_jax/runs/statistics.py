@@ -4,6 +4,7 @@ Agarwal et al.: "Deep Reinforcement Learning at the Edge of the Statistical Prec
 library rliable defines the first two.  A task is whatever was repeated with several seeds.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -56,20 +57,33 @@ def bootstrap_interval(
         have that weight, but are drawn together.
 
     Returns:
-      The estimate from `scores` themselves, and the interval.
+      The estimate from `scores` themselves, and the interval; one seed gives none (NaN).
     """
     scores = _check(scores)
     if scores.ndim != 2:
         raise ValueError(f"scores have shape {scores.shape}, but must be [tasks, seeds]")
     checks.at_least(1, samples=samples, copies=copies)
     checks.require(0 < level < 1, "level", level, "between 0 and 1")
+    value = float(interquartile_mean(np.repeat(scores, copies, axis=1)))
+    if scores.shape[1] == 1:
+        return Interval(value, math.nan, math.nan)
     seed = random.integers(scores.shape[1], size=(samples, *scores.shape))
     drawn = np.take_along_axis(scores[None], seed, axis=2)
     means = interquartile_mean(np.repeat(drawn, copies, axis=2))
     tail = (1 - level) / 2
     low, high = np.quantile(means, (tail, 1 - tail))
-    value = interquartile_mean(np.repeat(scores, copies, axis=1))
-    return Interval(float(value), float(low), float(high))
+    return Interval(value, float(low), float(high))
+
+
+def mean_interval(values: np.ndarray) -> np.ndarray:
+    """Half the width of the 95 % interval of the mean over the first axis, by Student's t.
+
+    NaN where there is one value alone.
+    """
+    n = len(values)
+    if n < 2:
+        return np.full(values.shape[1:], np.nan)
+    return scipy.stats.t.ppf(0.975, n - 1) * values.std(axis=0, ddof=1) / np.sqrt(n)
 
 
 def is_best(losses: np.ndarray, *, tolerance: float = 0.0) -> np.ndarray:

@@ -9,6 +9,8 @@ from bqfd_jax.runs import folder
 from bqfd_jax.runs.errors import UsageError
 
 Config = TypeVar("Config")
+# What `config.json` tells besides: what the folder is of, and digests of what was shown.
+_NO_OPTIONS = ("experiment", "demonstrations")
 
 
 def to_fields(config: Any, experiment: str, *, without: Collection[str]) -> dict[str, Any]:
@@ -34,7 +36,7 @@ def from_fields(default: Config, fields: Mapping[str, Any]) -> Config:
       ValueError: there is a field that `default` does not have, or a value that cannot be.
     """
     known = {field.name for field in dataclasses.fields(default)}
-    given = {name: value for name, value in fields.items() if name != "experiment"}
+    given = {name: value for name, value in fields.items() if name not in _NO_OPTIONS}
     unknown = [name for name in given if name not in known]
     if unknown:
         raise ValueError(f"{type(default).__name__} has no option {', '.join(unknown)}")

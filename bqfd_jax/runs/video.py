@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bqfd_jax import extras
 from bqfd_jax.files import replacing_path
 
 
@@ -27,7 +28,7 @@ class Mp4:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, fps: int = 15, scale: int = 1):
-        self._av = _av()
+        self._av = extras.load("av", "gym", "a film")
         self._path = path
         self._fps, self._scale = fps, scale
         self._stream: Any = None
@@ -70,13 +71,3 @@ def _enlarge(frame: np.ndarray, scale: int) -> np.ndarray:
     # The format wants even numbers.
     height, width = frame.shape[0] % 2, frame.shape[1] % 2
     return np.ascontiguousarray(np.pad(frame, ((0, height), (0, width), (0, 0)), mode="edge"))
-
-
-def _av() -> Any:
-    try:
-        import av
-    except ImportError as error:
-        raise ImportError(
-            "films need PyAV: pip install 'bqfd-jax[atari]' or 'bqfd-jax[gym]'"
-        ) from error
-    return av

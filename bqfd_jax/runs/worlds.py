@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Protocol
 from bqfd_jax import demos
 from bqfd_jax.demos import Demonstration
 from bqfd_jax.networks import Network
-from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.types import HostEnvironment
 
 
@@ -49,17 +48,12 @@ def kept_paths(folder: Path) -> list[Path]:
 
 
 def keep_demonstrations(folder: Path, demonstrations: Sequence[Demonstration]) -> None:
-    """Puts demonstrations that lie nowhere else into the run folder.
-
-    Raises `UsageError` if others are there already: a run cannot go on with those.
-    """
-    kept = [demos.load(path).checksum for path in kept_paths(folder)]
-    if kept != [demonstration.checksum for demonstration in demonstrations[: len(kept)]]:
-        raise UsageError(f"{folder} was started with other demonstrations; resume with the same")
-    # A run may have been killed while it wrote them.
-    for number, demonstration in enumerate(demonstrations[len(kept) :], start=len(kept) + 1):
-        suffix = "" if number == 1 else f"-{number}"
-        demos.save(demonstration, folder / f"demonstration{suffix}.npz")
+    """Puts demonstrations that lie nowhere else into the run folder."""
+    for number, demonstration in enumerate(demonstrations, start=1):
+        path = folder / f"demonstration{'' if number == 1 else f'-{number}'}.npz"
+        # A run may have been killed while it wrote them.
+        if not path.exists():
+            demos.save(demonstration, path)
 
 
 def film_trouble(make: Callable[[], Any]) -> str | None:

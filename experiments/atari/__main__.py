@@ -24,8 +24,6 @@ from bqfd_jax.runs.run import load_job, start
 
 from .. import commands
 
-_PROG = "python -m experiments.atari"
-
 
 @dataclasses.dataclass(frozen=True)
 class _Choice:
@@ -38,13 +36,8 @@ class _Choice:
 def parse(arguments: Sequence[str]) -> AtariConfig:
     """The config of a command line."""
     choice, _ = tyro.cli(_Choice, args=list(arguments), return_unknown_args=True, add_help=False)
-    return tyro.cli(
-        AtariConfig,
-        args=list(arguments),
-        default=AtariConfig.of(choice.preset, choice.game),
-        description=__doc__,
-        prog=_PROG,
-    )
+    default = AtariConfig.of(choice.preset, choice.game)
+    return commands.parse(AtariConfig, arguments, __package__, default=default, description=__doc__)
 
 
 def train(config: AtariConfig) -> None:
@@ -59,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Trains, evaluates or compares, as the command line says."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments and arguments[0] in ("evaluate", "compare"):
-        commands.parse_and_run(arguments[0], arguments[1:], _PROG)
+        name, *rest = arguments
+        commands.parse(commands.FOR_RUNS[name], rest, __package__, name)
     else:
         train(parse(arguments))
 

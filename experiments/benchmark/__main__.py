@@ -13,30 +13,20 @@ import tyro
 
 from bqfd_jax import console
 
-from .atari import AtariBenchmark, benchmark_atari
-from .gym import GymBenchmark, benchmark_gym
-from .memory import MemoryBenchmark, benchmark_memory
-from .replay import ReplayBenchmark, benchmark_replay
-
-# Name of the benchmark -> its options, and what measures.
-BENCHMARKS = {
-    "replay": (ReplayBenchmark, benchmark_replay),
-    "atari": (AtariBenchmark, benchmark_atari),
-    "memory": (MemoryBenchmark, benchmark_memory),
-    "gym": (GymBenchmark, benchmark_gym),
-}
+from .. import commands
+from .atari import atari
+from .gym import gym
+from .replay import memory, replay
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the benchmark that the command line names."""
-    defaults = {name: options() for name, (options, _) in BENCHMARKS.items()}
-    config = tyro.cli(
-        tyro.extras.subcommand_type_from_defaults(defaults),
+    tyro.extras.subcommand_cli_from_dict(
+        {"replay": replay, "atari": atari, "memory": memory, "gym": gym},
         args=arguments,
         description=__doc__,
-        prog="python -m experiments.benchmark",
+        prog=commands.prog(__package__),
     )
-    dict(BENCHMARKS.values())[type(config)](config)
 
 
 if __name__ == "__main__":

@@ -1,30 +1,22 @@
 """What a DeepSea run tells in the end: its summary, a table and the pictures."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from bqfd_jax.envs.deep_sea_values import is_optimal
-from bqfd_jax.runs import plots
+from bqfd_jax.runs import plots, text
 
 from .config import Config
-
-
-class Result(NamedTuple):
-    """What an agent's training leaves behind; runs are cases x seeds."""
-
-    returns: np.ndarray  # [runs, episodes]
-    visit_weights: np.ndarray | None  # [runs, episodes], BQfD only
-    q: np.ndarray  # [runs, N, N, 2]
-    seconds: float
+from .training import Result
 
 
 def summarise(config: Config, best: dict[str, float], results: dict[str, Result]) -> dict[str, Any]:
     """The content of `summary.json`; `best` is the optimal return of each case."""
     seconds = sum(result.seconds for result in results.values())
-    steps = len(results) * len(config.cases) * config.seeds * config.size * config.episodes
-    summary: dict[str, Any] = {
+    steps = len(results) * config.num_runs * config.size * config.episodes
+    return {
         "size": config.size,
         "episodes": config.episodes,
         "seeds": config.seeds,
@@ -32,15 +24,14 @@ def summarise(config: Config, best: dict[str, float], results: dict[str, Result]
         "optimal_return": best,
         "seconds": round(seconds, 2),
         "steps_per_second": round(steps / seconds, 1),
-        "results": {},
+        "results": {
+            case: {
+                name: _case_summary(result.returns[i], case, best[case])
+                for name, result in results.items()
+            }
+            for i, case in enumerate(config.cases)
+        },
     }
-    for i, case in enumerate(config.cases):
-        runs = slice(i * config.seeds, (i + 1) * config.seeds)
-        summary["results"][case] = {
-            name: _case_summary(result.returns[runs], case, best[case])
-            for name, result in results.items()
-        }
-    return summary
 
 
 def _case_summary(returns: np.ndarray, case: str, best: float) -> dict[str, Any]:
@@ -56,12 +47,12 @@ def _case_summary(returns: np.ndarray, case: str, best: float) -> dict[str, Any]
 def table(summary: dict[str, Any]) -> str:
     """The results as text, one line per case and agent."""
     head = ("case", "agent", "first optimal (median, worst)", "share after 10 (mean, worst)")
-    lines = [(*head, "mean return")]
+    rows = [(*head, "mean return")]
     for case, agents in summary["results"].items():
         for name, result in agents.items():
             first = [np.inf if e is None else e for e in result["first_optimal_episode"]]
             share = [s for s in result["share_optimal_after_10"] if s is not None]
-            lines.append(
+            rows.append(
                 (
                     case,
                     name,
@@ -70,11 +61,7 @@ def table(summary: dict[str, Any]) -> str:
                     f"{np.mean(result['returns']):+.4f}",
                 )
             )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    return text.columns(rows)
 
 
 def _episode(number: float) -> str:
@@ -84,15 +71,10 @@ def _episode(number: float) -> str:
 def draw(config: Config, best: dict[str, float], results: dict[str, Result], out: Path) -> None:
     """The pictures of the run folder."""
 
-    def by_case(per_run: np.ndarray) -> dict[str, np.ndarray]:
-        split = per_run.reshape(len(config.cases), config.seeds, *per_run.shape[1:])
-        return dict(zip(config.cases, split, strict=True))
-
     def curves(per_agent: dict[str, np.ndarray]) -> dict[str, dict[str, plots.Line]]:
-        split = {name: by_case(per_run) for name, per_run in per_agent.items()}
         return {
-            case: {name: plots.over_seeds(split[name][case]) for name in split}
-            for case in config.cases
+            case: {name: plots.over_seeds(values[i]) for name, values in per_agent.items()}
+            for i, case in enumerate(config.cases)
         }
 
     plots.lines(
@@ -102,18 +84,14 @@ def draw(config: Config, best: dict[str, float], results: dict[str, Result], out
         y_label="training return",
         references={case: {"best possible": height} for case, height in best.items()},
     )
-    q = {name: by_case(result.q) for name, result in results.items()}
     plots.grids(
         out / "learnt.png",
         {
             case: {
-                name: (
-                    (q[name][case][..., 1] - q[name][case][..., 0]).mean(0),
-                    paths(q[name][case]),
-                )
-                for name in results
+                name: ((q[i, ..., 1] - q[i, ..., 0]).mean(0), paths(q[i]))
+                for name, (_, _, q, _) in results.items()
             }
-            for case in config.cases
+            for i, case in enumerate(config.cases)
         },
         colour_label="Q(right) - Q(left), mean of seeds; lines: the greedy path of every seed",
         goals={"treasure": "★", "bomb": "✖"},

@@ -1,6 +1,5 @@
 """One agent on its way through all cases and seeds of DeepSea."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,78 +7,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bqfd_jax import networks
-from bqfd_jax.agents import Agent, AgentConfig, make_agent
 from bqfd_jax.agents.presets import AgentName
 from bqfd_jax.envs import deep_sea
-from bqfd_jax.replay import make_replay
+from bqfd_jax.runs.deep_sea import CASES, make_training, seed_keys
 from bqfd_jax.runs.errors import RunError, Stopped
 from bqfd_jax.runs.journal import Journal
 from bqfd_jax.runs.sinks import Sink
 from bqfd_jax.streams import KeyStream
 from bqfd_jax.training import on_device
 
-from .config import CASES, ENCODERS, Config
-from .report import Result
+from .config import ENCODERS, Config
 
 
-class Job(NamedTuple):
-    """One agent, ready to train on all cases and seeds; every array leads with the runs."""
+class Result(NamedTuple):
+    """What an agent's training leaves behind."""
 
-    agent: Agent
-    env_params: deep_sea.Params  # [runs, ...]
-    keys: jax.Array  # [runs]
-    # (keys, env_params) -> state
-    init: Callable[..., on_device.TrainState]
-    # (state, env_params) -> (state, trace, what the agent says of its replay)
-    run_episode: Callable[..., tuple[on_device.TrainState, on_device.Trace, dict[str, jax.Array]]]
-
-
-def make_job(config: Config, options: AgentConfig) -> Job:
-    """Everything an agent needs, compiled when first called."""
-    size, num_runs = config.size, config.num_runs
-    env = deep_sea.make(size)
-    cases = [CASES[case](size) for case in config.cases]
-    env_params = jax.tree.map(lambda *x: jnp.repeat(jnp.stack(x), config.seeds, axis=0), *cases)
-    keys = jax.vmap(jax.random.key)(jnp.tile(jnp.arange(config.seeds), len(cases)))
-    replay = make_replay(
-        frame_shape=env.frame_shape,
-        frame_dtype=env.frame_dtype,
-        num_demo_rows=size,
-        rows_per_lane=size * config.episodes + options.n_step + 2,
-        **options.replay_options(),
-    )
-    network = networks.deep_sea_network(
-        encode=ENCODERS[config.observation](size), torso=config.torso, hidden=config.hidden
-    )
-    agent = make_agent(network, options, replay)
-    trainer = on_device.make_trainer(env, agent, replay)
-
-    def init(key: jax.Array, params: deep_sea.Params) -> on_device.TrainState:
-        demonstration = deep_sea.demonstrate(
-            jax.random.fold_in(key, KeyStream.DEMONSTRATIONS),
-            env,
-            params,
-            deep_sea.always_right,
-            size=size,
-            gamma=agent.gamma,
-        )
-        state = trainer.init(key, params, demonstration)
-        if options.pretrain_updates:
-            state, _ = trainer.pretrain(state, options.pretrain_updates)
-        return state
-
-    def run_episode(state: on_device.TrainState, params: deep_sea.Params) -> Any:
-        state, trace = trainer.run(state, params, size)
-        return state, trace, agent.describe(state.replay)
-
-    return Job(
-        agent=agent,
-        env_params=env_params,
-        keys=keys,
-        init=on_device.over_runs(init, num_runs, called_once=not options.pretrain_updates),
-        run_episode=on_device.over_runs(run_episode, num_runs, donate_argnums=(0,)),
-    )
+    returns: np.ndarray  # [cases, seeds, episodes]
+    visit_weights: np.ndarray | None  # [cases, seeds, episodes], BQfD only
+    q: np.ndarray  # [cases, seeds, N, N, 2]
+    seconds: float
 
 
 class AgentTraining:
@@ -111,7 +57,7 @@ class AgentTraining:
         self.journal = Journal(
             out, sink, part=name, tensorboard=config.tensorboard, position=position
         )
-        self.job = make_job(config, getattr(config, name))
+        self._compile()
         shape = (config.num_runs, config.episodes)
         self.position = 0
         self._train_state: on_device.TrainState | None = None
@@ -125,8 +71,44 @@ class AgentTraining:
         if not self.was_finished:
             self.journal.open()
 
+    def _compile(self) -> None:
+        """Binds what trains all cases and seeds at once; every array leads with the runs."""
+        config, options = self._config, getattr(self._config, self._name)
+        size, num_runs = config.size, config.num_runs
+        env, self._agent, trainer = make_training(
+            config, options, num_demo_rows=size, encode=ENCODERS[config.observation]
+        )
+        agent = self._agent
+
+        def init(key: jax.Array, params: deep_sea.Params) -> on_device.TrainState:
+            demonstration = deep_sea.demonstrate(
+                jax.random.fold_in(key, KeyStream.DEMONSTRATIONS),
+                env,
+                params,
+                deep_sea.always_right,
+                size=size,
+                gamma=agent.gamma,
+            )
+            state = trainer.init(key, params, demonstration)
+            if options.pretrain_updates:
+                state, _ = trainer.pretrain(state, options.pretrain_updates)
+            return state
+
+        def run_episode(state: on_device.TrainState, params: deep_sea.Params) -> Any:
+            state, trace = trainer.run(state, params, size)
+            return state, trace, agent.describe(state.replay)
+
+        cases = [CASES[case](size) for case in config.cases]
+        self._keys = seed_keys(config.seeds, len(cases))
+        self._params = jax.tree.map(
+            lambda *x: jnp.repeat(jnp.stack(x), config.seeds, axis=0), *cases
+        )
+        self._init = on_device.over_runs(init, num_runs, called_once=not options.pretrain_updates)
+        # (state, params) -> (state, trace, what the agent says of its replay)
+        self.run_episode = on_device.over_runs(run_episode, num_runs, donate_argnums=(0,))
+
     def _restore(self) -> None:
-        train = self.job.init.eval_shape(self.job.keys, self.job.env_params)
+        train = self._init.eval_shape(self._keys, self._params)
         restored = self.journal.restore({"train": train, "curves": self._curves})
         if restored is None:
             return
@@ -139,10 +121,8 @@ class AgentTraining:
     def advance(self) -> str:
         """One episode in every run, and a checkpoint if one is due."""
         if self._train_state is None:
-            self._train_state = self.job.init(self.job.keys, self.job.env_params)
-        self._train_state, trace, described = self.job.run_episode(
-            self._train_state, self.job.env_params
-        )
+            self._train_state = self._init(self._keys, self._params)
+        self._train_state, trace, described = self.run_episode(self._train_state, self._params)
         for name in ("loss", "gradient_norm"):
             self._check_finite(name.replace("_", " "), np.asarray(trace.metrics[name]))
         self._remember(trace, described)
@@ -164,11 +144,16 @@ class AgentTraining:
 
     def result(self) -> Result:
         """What the whole training leaves behind."""
-        weights = self._curves["visit_weights"]
+
+        def by_case(per_run: np.ndarray) -> np.ndarray:
+            cases = len(self._config.cases)
+            return per_run.reshape(cases, self._config.seeds, *per_run.shape[1:])
+
+        weights = by_case(self._curves["visit_weights"])
         return Result(
-            returns=self._curves["returns"],
+            returns=by_case(self._curves["returns"]),
             visit_weights=None if np.isnan(weights).all() else weights,
-            q=self._q_values(),
+            q=by_case(self._q_values()),
             seconds=self.journal.seconds,
         )
 
@@ -220,7 +205,7 @@ class AgentTraining:
 
         def q_values(params: Any) -> jax.Array:
             # Row by row: all N x N cells as one-hot codes need not fit into memory.
-            return jax.lax.map(lambda row: self.job.agent.q_values(params, row), cells)
+            return jax.lax.map(lambda row: self._agent.q_values(params, row), cells)
 
         q_values_of_runs = on_device.over_runs(q_values, self._config.num_runs)
         return np.asarray(q_values_of_runs(self._train_state.learner.params))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from bqfd_jax import console, demos
+from bqfd_jax import console, demos, extras
 from bqfd_jax.demos.making import planning
 from bqfd_jax.envs import atari
 from bqfd_jax.runs.errors import RunError, Stopped, UsageError
@@ -139,7 +139,7 @@ def _verify(demonstration: demos.ActionDemonstration) -> demos.ActionDemonstrati
     """Notes the hash of the frames, for whoever plays it back later."""
     if not _has_envpool():
         print(
-            "Not played back: envpool is not installed (pip install 'bqfd-jax[atari]'). The file "
+            f"Not played back: envpool is not installed ({extras.hint('atari')}). The file "
             "gets no hash of its frames, and is checked by its scores when it is used."
         )
         return demonstration

@@ -10,6 +10,7 @@ import socket
 import traceback
 from typing import Any
 
+from bqfd_jax import extras
 from bqfd_jax.demos import DemonstrationError
 from bqfd_jax.demos.making import recording
 from bqfd_jax.demos.making.keys import HeldKeys, legend
@@ -317,13 +318,7 @@ def say(text: str) -> None:
 
 def websockets_server() -> Any:
     """The module of websockets that serves; an `ImportError` says how to get it."""
-    try:
-        from websockets.asyncio import server
-    except ImportError as error:
-        raise ImportError(
-            "Recording needs websockets, which is not installed: pip install 'bqfd-jax[demos]'"
-        ) from error
-    return server
+    return extras.load("websockets.asyncio.server", "demos", "recording")
 
 
 def _closed() -> type[Exception]:

@@ -19,22 +19,58 @@ Writes a folder with `summary.json`, pictures, and the returns of every cell.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
-import tyro
+import numpy as np
 
-from bqfd_jax import console
+from bqfd_jax import console, files
+from bqfd_jax.runs.deep_sea import optimal_returns
+from bqfd_jax.runs.errors import UsageError
+from bqfd_jax.runs.loop import follow
+from bqfd_jax.runs.sinks import Sink
 
+from .. import commands
+from . import report
 from .config import Config
-from .run import start
+from .training import MapTraining
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Trains every agent in every cell and writes the run folder."""
-    config = tyro.cli(
-        Config, args=arguments, description=__doc__, prog="python -m experiments.expert_quality"
-    )
+    config = commands.parse(Config, arguments, __package__, description=__doc__)
     with console.terminal("after these cells") as sink:
         start(config, sink)
+
+
+def start(config: Config, sink: Sink) -> None:
+    """Trains every agent in every cell and writes the run folder."""
+    config = config.resolved()
+    shape = f"{len(config.cases)} cases x {len(config.qualities)} x {len(config.quantities)} cells"
+    with config.opened(sink, f"{shape}; {' '.join(config.agents)}") as out:
+        returns, seconds = train_all(config, out, sink)
+        maps = report.make_maps(config, optimal_returns(config.cases, config.size), returns)
+        summary = report.summarise(config, maps, seconds)
+        report.draw(config, maps, out)
+        files.write_json(out / "summary.json", summary)
+    total = sum(seconds.values())
+    sink.say(f"\n{report.table(summary)}\n\n{total:.0f} s; maps and summary in {out}")
+
+
+def train_all(
+    config: Config, out: Path, sink: Sink
+) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """Returns of every agent, `[cells, seeds, episodes]`, and the seconds that this took."""
+    cells = out / "cells"
+    try:
+        cells.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write to {cells}: {error.strerror or error}") from error
+    returns, seconds = {}, {}
+    for agent in config.agents:
+        training = MapTraining(config, agent, cells)
+        follow(training, sink)
+        returns[agent], seconds[agent] = training.result()
+    return returns, seconds
 
 
 if __name__ == "__main__":

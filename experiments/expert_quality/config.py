@@ -2,16 +2,12 @@
 
 import dataclasses
 import math
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 from bqfd_jax import checks
-from bqfd_jax.agents import BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnConfig, presets
-from bqfd_jax.envs import deep_sea
-from bqfd_jax.runs import stored
+from bqfd_jax.runs.deep_sea import PRESET, AgentsConfig
 from bqfd_jax.runs.errors import UsageError
 
-CASES = {"treasure": deep_sea.treasure, "bomb": deep_sea.bomb, "decoy": deep_sea.decoy}
 # What each agent learns with; those that see no demonstrations are the same in all cells of a case.
 LEARNERS = {
     "bqfd": "bqfd",
@@ -22,9 +18,6 @@ LEARNERS = {
     "tabular": "bqfd",
 }
 AgentName = Literal["bqfd", "dqfd", "dqn", "dqn_alone", "bootstrapped", "tabular"]
-# What may differ between a run and its continuation.
-_NOT_RESULT = ("out", "resume")
-_PRESET = {name: presets.agent_config("deep_sea", name) for name in presets.AGENTS}
 _FULL = {
     "size": 20,
     "seeds": 5,
@@ -54,11 +47,14 @@ _QUICK = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(AgentsConfig):
     """A map of expert quality and quantity on DeepSea.
 
-    The hyper-parameters are those of the preset `deep_sea`.
+    BQfD's hyper-parameters hold for tabular BQfD, too.  With --quick Bootstrapped DQN has at most 5
+    networks, and DQN explores for 0.3 times as many steps, unless they are given.
     """
+
+    experiment: ClassVar[str] = "expert_quality"
 
     quick: bool = False
     """A coarse map on a small grid, in less than three minutes."""
@@ -80,23 +76,6 @@ class Config:
     """Give Bootstrapped DQN the demonstrations, too: as many times the work as it has networks."""
     cells_per_call: int = 6
     """Cells trained side by side, and saved together."""
-    out: Path | None = None
-    """Run folder; a new one below runs/ unless given."""
-    resume: bool = False
-    """Continue the run in --out with the cells that are missing."""
-    torso: tuple[int, ...] = (64, 64)
-    """Widths of the network's first layers."""
-    hidden: int = 256
-    """Width of its value and advantage streams."""
-    bqfd: BqfdConfig = _PRESET["bqfd"]
-    """Hyper-parameters of BQfD, tabular BQfD included."""
-    dqfd: DqfdConfig = _PRESET["dqfd"]
-    """Hyper-parameters of DQfD."""
-    dqn: PddDqnConfig = _PRESET["dqn"]
-    """Hyper-parameters of prioritized dueling double DQN, with and without demonstrations; --quick
-    explores for 0.3 times as many steps, unless they are given."""
-    bootstrapped: BootstrappedConfig = _PRESET["bootstrapped"]
-    """Hyper-parameters of Bootstrapped DQN; --quick takes at most 5 networks."""
 
     def resolved(self) -> Self:
         """With all that was not given filled in; raises `OptionError` or `UsageError`."""
@@ -107,25 +86,26 @@ class Config:
             members = min(config.bootstrapped.ensemble_size, 5)
             bootstrapped = dataclasses.replace(config.bootstrapped, ensemble_size=members)
             config = dataclasses.replace(config, bootstrapped=bootstrapped)
-            if config.dqn.epsilon_steps == _PRESET["dqn"].epsilon_steps:
+            if config.dqn.epsilon_steps == PRESET["dqn"].epsilon_steps:
                 # Half of the steps are left when DQN has explored, as on the full map.
                 scaled = tuple(math.ceil(0.3 * step) for step in config.dqn.epsilon_steps)
                 dqn = dataclasses.replace(config.dqn, epsilon_steps=scaled)
                 config = dataclasses.replace(config, dqn=dqn)
-        config._check()
+        config.check()
         return config
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises `OptionError` or `UsageError` for values that cannot be meant."""
+        super().check()
         checks.at_least(3, size=self.size)
         checks.at_least(2, episodes=self.episodes)
-        checks.at_least(1, seeds=self.seeds, cells_per_call=self.cells_per_call, hidden=self.hidden)
+        checks.at_least(1, cells_per_call=self.cells_per_call)
         checks.distinct(
             cases=self.cases,
             qualities=self.qualities,
             quantities=self.quantities,
             agents=self.agents,
         )
-        checks.require(min(self.torso, default=0) >= 1, "torso", self.torso, "widths of at least 1")
         for text in self.qualities:
             parse_quality(text)
         for text in self.quantities:
@@ -141,15 +121,6 @@ class Config:
         if agent == "bootstrapped":
             return self.bootstrapped_demos
         return agent != "dqn_alone"
-
-    def stored(self) -> dict[str, Any]:
-        """What `config.json` holds: all that the result depends on."""
-        return stored.to_fields(self, "expert_quality", without=_NOT_RESULT)
-
-    @classmethod
-    def from_stored(cls, fields: dict[str, Any]) -> Self:
-        """The config of a run folder's `config.json`."""
-        return stored.from_fields(cls(), fields)
 
 
 class Quality(NamedTuple):

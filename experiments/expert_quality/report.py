@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bqfd_jax.agents import AGENTS
-from bqfd_jax.runs import plots
-from bqfd_jax.runs.statistics import bootstrap_interval, is_best, share_best
+from bqfd_jax.runs import plots, text
+from bqfd_jax.runs.statistics import Interval, bootstrap_interval, is_best, share_best
 
 from .config import Config
 
@@ -36,18 +36,15 @@ def make_maps(config: Config, optimal: dict[str, float], returns: dict[str, np.n
     """From returns `[cells, seeds, episodes]` of every agent to maps of regrets."""
     shape = (len(config.cases), len(config.qualities), len(config.quantities))
     best = np.array([optimal[case] for case in config.cases])[:, None, None, None, None]
-    whole, late, repeated = {}, {}, []
+    repeated = frozenset(agent for agent in returns if not config.sees_demonstrations(agent))
+    whole, late = {}, {}
     for agent, values in returns.items():
-        if len(values) == np.prod(shape):
-            by_cell = values.reshape(*shape, *values.shape[1:])
-        else:
-            repeated.append(agent)
-            by_case = values[:, None, None]
-            by_cell = np.broadcast_to(by_case, (*shape, *values.shape[1:]))
-        regret = best - by_cell.astype(float)
+        cells = (shape[0], 1, 1) if agent in repeated else shape
+        regret = best - values.reshape(*cells, *values.shape[1:]).astype(float)
+        regret = np.broadcast_to(regret, (*shape, *values.shape[1:]))
         whole[agent] = regret.mean(-1)
         late[agent] = regret[..., regret.shape[-1] // 2 :].mean(-1)
-    return Maps(optimal, whole, late, frozenset(repeated))
+    return Maps(optimal, whole, late, repeated)
 
 
 def summarise(config: Config, maps: Maps, seconds: dict[str, float]) -> dict[str, Any]:
@@ -75,23 +72,24 @@ def _describe(config: Config, maps: Maps, regret: dict[str, np.ndarray]) -> dict
     losses = np.stack([regret[agent].mean(-1) for agent in agents])  # [agents, cases, ., .]
     described: dict[str, Any] = {"iqm": {}, "share_best": {}, "share_worse_than_alone": {}}
     for name, cases in parts.items():
-        described["iqm"][name] = {
-            agent: _iqm(regret[agent][cases], agent in maps.repeated) for agent in agents
-        }
         flat = losses[:, cases].reshape(len(agents), -1)
         shares = share_best(flat, tolerance=TOLERANCE)
+        described["iqm"][name] = {
+            agent: _iqm(regret[agent][cases], agent in maps.repeated)._asdict() for agent in agents
+        }
         described["share_best"][name] = dict(zip(agents, shares.tolist(), strict=True))
         described["share_worse_than_alone"][name] = _share_worse_than_alone(maps, agents, flat)
     best = is_best(losses.reshape(len(agents), -1), tolerance=TOLERANCE).reshape(losses.shape)
+
+    def cell(*place: int) -> dict[str, Any]:
+        return {
+            "best": [agent for k, agent in enumerate(agents) if best[k, *place]],
+            "regret": {agent: regret[agent][place].tolist() for agent in agents},
+        }
+
     described["by_cell"] = {
         case: {
-            quality: {
-                quantity: {
-                    "best": [agent for k, agent in enumerate(agents) if best[k, c, i, j]],
-                    "regret": {agent: regret[agent][c, i, j].tolist() for agent in agents},
-                }
-                for j, quantity in enumerate(config.quantities)
-            }
+            quality: {quantity: cell(c, i, j) for j, quantity in enumerate(config.quantities)}
             for i, quality in enumerate(config.qualities)
         }
         for c, case in enumerate(config.cases)
@@ -99,13 +97,13 @@ def _describe(config: Config, maps: Maps, regret: dict[str, np.ndarray]) -> dict
     return described
 
 
-def _iqm(regret: np.ndarray, repeated: bool) -> dict[str, float]:
+def _iqm(regret: np.ndarray, repeated: bool) -> Interval:
     """Of `[cases, qualities, quantities, seeds]`; copies are no further evidence."""
     _, qualities, quantities, seeds = regret.shape
     tasks = regret[:, 0, 0] if repeated else regret.reshape(-1, seeds)
     copies = qualities * quantities if repeated else 1
     # The same draws for all, so that the same numbers have the same interval.
-    return bootstrap_interval(tasks, np.random.default_rng(0), copies=copies)._asdict()
+    return bootstrap_interval(tasks, np.random.default_rng(0), copies=copies)
 
 
 def _share_worse_than_alone(
@@ -126,29 +124,26 @@ def table(summary: dict[str, Any]) -> str:
     """The results as text, one line per agent."""
     regret, late = summary["regret"], summary["late_regret"]
     parts = ("all", *summary["cases"])
-    head = ["agent", *(f"regret, {part}" for part in parts), "late, all", "best in", "late best in"]
-    lines = [head]
+    head = ("agent", *(f"regret, {part}" for part in parts), "late, all", "best in", "late best in")
+    rows = [head]
     for agent in regret["iqm"]["all"]:
-        shown = [_shown(regret["iqm"][part][agent]) for part in parts]
-        shown.append(_shown(late["iqm"]["all"][agent]))
+        estimates = [regret["iqm"][part][agent] for part in parts] + [late["iqm"]["all"][agent]]
         shares = [kind["share_best"]["all"][agent] for kind in (regret, late)]
-        lines.append([TITLES[agent], *shown, *(f"{share:.0%}" for share in shares)])
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    text = "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
-    return f"{text}\n(interquartile means over cells and seeds, 95 % intervals)"
+        rows.append((TITLES[agent], *map(_shown, estimates), *(f"{share:.0%}" for share in shares)))
+    note = "" if summary["seeds"] == 1 else ", 95 % intervals"
+    return f"{text.columns(rows)}\n(interquartile means over cells and seeds{note})"
 
 
 def _shown(interval: dict[str, float]) -> str:
+    if np.isnan(interval["low"]):
+        return f"{interval['value']:.3f}"
     return f"{interval['value']:.3f} [{interval['low']:.3f}, {interval['high']:.3f}]"
 
 
-def quality_name(text: str) -> str:
+def quality_name(quality: str) -> str:
     """A quality as people read it."""
-    kind, _, value = text.partition("=")
-    if text in ("eta=inf", "eta=-inf", "eta=0"):
+    kind, _, value = quality.partition("=")
+    if quality in ("eta=inf", "eta=-inf", "eta=0"):
         return {"inf": "always right", "-inf": "always wrong", "0": "any action"}[value]
     if kind == "eta":
         return f"eta {value}"
@@ -157,9 +152,9 @@ def quality_name(text: str) -> str:
     return "two experts" if kind == "two" else f"right until {_percent(value)}"
 
 
-def quantity_name(text: str) -> str:
+def quantity_name(quantity: str) -> str:
     """A quantity as people read it."""
-    count, cut, share = text.partition("x")
+    count, cut, share = quantity.partition("x")
     return f"{count} x {_percent(share)}" if cut else count
 
 
@@ -168,7 +163,7 @@ def _percent(share: str) -> str:
     return f"{100 * float(share):g}%"
 
 
-def draw(config: Config, maps: Maps, summary: dict[str, Any], out: Path) -> None:
+def draw(config: Config, maps: Maps, out: Path) -> None:
     """The pictures of the run folder."""
     names = {
         "row_names": [quality_name(quality) for quality in config.qualities],
@@ -202,12 +197,12 @@ def draw(config: Config, maps: Maps, summary: dict[str, Any], out: Path) -> None
                 limits=(-1.0, 1.0),
                 **names,
             )
-        for axis, places in (("quality", names["row_names"]), ("quantity", names["column_names"])):
+        for axis, (what, along) in enumerate((("quality", "row"), ("quantity", "column"))):
             plots.intervals(
-                out / f"{name}_by_{axis}.png",
+                out / f"{name}_by_{what}.png",
                 _slices(config, maps, regret, axis),
-                x_names=places,
-                x_label={"quality": "expert", "quantity": "trajectories"}[axis],
+                x_names=names[f"{along}_names"],
+                x_label=("expert", "trajectories")[axis],
                 y_label=f"{label}, interquartile mean",
             )
 
@@ -226,15 +221,13 @@ def _panels(
 
 
 def _slices(
-    config: Config, maps: Maps, regret: dict[str, np.ndarray], axis: str
+    config: Config, maps: Maps, regret: dict[str, np.ndarray], axis: int
 ) -> dict[str, dict[str, plots.Line]]:
     """Interquartile means and intervals along one axis of the map, over all of the other."""
-    panels: dict[str, dict[str, Any]] = {}
+    panels: dict[str, dict[str, plots.Line]] = {case: {} for case in config.cases}
     for c, case in enumerate(config.cases):
-        panels[case] = {}
         for agent, values in regret.items():
-            along = values[c] if axis == "quality" else values[c].swapaxes(0, 1)
+            along = np.moveaxis(values[c], axis, 0)
             points = [_iqm(place[None, None], agent in maps.repeated) for place in along]
-            fields = [[point[field] for point in points] for field in ("value", "low", "high")]
-            panels[case][TITLES[agent]] = plots.Line(np.arange(len(points)), *np.array(fields))
+            panels[case][TITLES[agent]] = plots.Line(np.arange(len(points)), *np.array(points).T)
     return panels

@@ -1,114 +1,107 @@
-"""Training in one cell with one seed, as pure functions."""
+"""One agent on its way over the map, some cells at a time; finished ones are in files."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import itertools
+import time
+from pathlib import Path
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
-from bqfd_jax import networks, tabular
-from bqfd_jax.agents import AgentConfig, BqfdConfig, make_agent
-from bqfd_jax.envs import deep_sea, deep_sea_experts, deep_sea_values
-from bqfd_jax.replay import make_replay
-from bqfd_jax.streams import KeyStream
+from bqfd_jax.files import FileError, read_npz, write_npz
+from bqfd_jax.runs.deep_sea import seed_keys
+from bqfd_jax.runs.errors import RunError, Stopped
 from bqfd_jax.training import on_device
-from bqfd_jax.types import Row
 
-from .cells import Inputs
+from .cells import Cell, cell_training, cells_of, make_inputs
 from .config import LEARNERS, Config
 
 
-class CellTraining(NamedTuple):
-    """One run in two steps, the second of which takes nearly all of the time."""
+class MapTraining:
+    """Trains an agent where it is missing.
 
-    # (key, inputs) -> state
-    init: Callable[[jax.Array, Inputs], Any]
-    # (state, inputs) -> (returns [episodes], whether all stayed finite [] bool)
-    run: Callable[[Any, Inputs], tuple[jax.Array, jax.Array]]
+    Args:
+      config: of the whole map.
+      agent: which one.
+      folder: of the files with finished cells.
+    """
 
+    unit = "cell"
 
-def make_training(config: Config, agent: str) -> CellTraining:
-    """How the agent is trained."""
-    options = getattr(config, LEARNERS[agent])
-    if agent == "tabular":
-        return _tabular_training(config, options)
-    return _deep_training(config, options, with_demos=config.sees_demonstrations(agent))
+    def __init__(self, config: Config, agent: str, folder: Path):
+        self._config, self._agent, self._folder = config, agent, folder
+        cells = cells_of(config, agent)
+        self.title, self.total, self.position = agent, len(cells), 0
+        # Few cells do not fill a call; they only need to be spread over the devices.
+        devices = jax.device_count()
+        few = -(-len(cells) // devices) * devices
+        self._per_call = min(config.cells_per_call, few)
+        self._remaining = iter(
+            cells[i : i + self._per_call] for i in range(0, len(cells), self._per_call)
+        )
+        self._finished: list[dict[str, np.ndarray]] = []
+        num_runs = self._per_call * config.seeds
+        training = cell_training(config, agent)
+        # The first takes longer to compile than to run.
+        self._init = on_device.over_runs(training.init, num_runs, called_once=True)
+        self._run = on_device.over_runs(training.run, num_runs)
 
+    def advance(self) -> None:
+        """The next cells, from their file if an earlier sitting has left it."""
+        cells = next(self._remaining)
+        path = self._folder / f"{self._agent}-{len(self._finished):04}.npz"
+        part = self._read(path, len(cells))
+        if part is None:
+            started = time.perf_counter()
+            part = {"returns": self.train(cells)}
+            part["seconds"] = np.float64(time.perf_counter() - started)
+            write_npz(path, **part)
+        self._finished.append(part)
+        self.position += len(cells)
 
-def make_demonstrate(config: Config, gamma: float) -> Callable[[jax.Array, Inputs], Row]:
-    """`(key, inputs) -> rows`, the same rows for all agents, and as many in all cells."""
-    env = deep_sea.make(config.size)
-
-    def demonstrate(key: jax.Array, inputs: Inputs) -> Row:
-        return deep_sea_experts.show(
-            jax.random.fold_in(key, KeyStream.DEMONSTRATIONS),
-            env,
-            inputs.params,
-            inputs.experts,
-            first=inputs.first,
-            trajectories=inputs.trajectories,
-            rows=inputs.rows,
-            max_trajectories=config.max_trajectories,
-            size=config.size,
-            gamma=gamma,
+    def put_down(self) -> Stopped:
+        """Every finished cell is in its file already."""
+        return Stopped(
+            f"stopped after {self.position} cells of {self._agent}, all saved; continue with "
+            f"`bqfd resume {self._folder.parent}`"
         )
 
-    return demonstrate
+    def result(self) -> tuple[np.ndarray, float]:
+        """Returns `[cells, seeds, episodes]`, and seconds, those of earlier sittings included."""
+        seconds = sum(float(part["seconds"]) for part in self._finished)
+        return np.concatenate([part["returns"] for part in self._finished]), seconds
 
+    def train(self, cells: list[Cell]) -> np.ndarray:
+        """Returns of no more cells than fit into a call, `[cells, seeds, episodes]`."""
+        config, seeds = self._config, self._config.seeds
+        # Each call has one shape: what is missing is filled with what is there, and thrown away.
+        filled = list(itertools.islice(itertools.cycle(cells), self._per_call))
+        inputs = [make_inputs(config, cell, seed) for cell in filled for seed in range(seeds)]
+        inputs = jax.tree.map(lambda *x: np.stack(x), *inputs)
+        keys = seed_keys(seeds, len(filled))
+        returns, finite = map(np.asarray, self._run(self._init(keys, inputs), inputs))
+        self._check_finite(finite.reshape(-1, seeds)[: len(cells)], cells)
+        return returns.reshape(-1, seeds, config.episodes)[: len(cells)]
 
-def _deep_training(config: Config, options: AgentConfig, *, with_demos: bool) -> CellTraining:
-    size, num_steps = config.size, config.size * config.episodes
-    env = deep_sea.make(size)
-    replay = make_replay(
-        frame_shape=env.frame_shape,
-        frame_dtype=env.frame_dtype,
-        num_demo_rows=size * config.max_trajectories if with_demos else 0,
-        rows_per_lane=num_steps + options.n_step + 2,
-        **options.replay_options(),
-    )
-    network = networks.deep_sea_network(
-        encode=deep_sea.encode_position(size), torso=config.torso, hidden=config.hidden
-    )
-    agent = make_agent(network, options, replay)
-    trainer = on_device.make_trainer(env, agent, replay)
-    demonstrate = make_demonstrate(config, agent.gamma)
+    def _read(self, path: Path, num_cells: int) -> dict[str, np.ndarray] | None:
+        """What an earlier sitting has left; nothing if it is not whole."""
+        try:
+            part = read_npz(path)
+        except (FileNotFoundError, FileError):
+            return None
+        shapes = {name: array.shape for name, array in part.items()}
+        shape = (num_cells, self._config.seeds, self._config.episodes)
+        return part if shapes == {"returns": shape, "seconds": ()} else None
 
-    def init(key: jax.Array, inputs: Inputs) -> on_device.TrainState:
-        demonstrations = demonstrate(key, inputs) if with_demos else None
-        return trainer.init(key, inputs.params, demonstrations)
-
-    def run(state: on_device.TrainState, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
-        if options.pretrain_updates and with_demos:
-            state, _ = trainer.pretrain(state, options.pretrain_updates)
-        _, trace = trainer.run(state, inputs.params, num_steps)
-        # Every episode has as many steps: [steps, period, lanes].
-        returns = trace.episode_return[size - 1 :: size, -1, 0]
-        return returns, jnp.isfinite(trace.metrics["loss"]).all()
-
-    return CellTraining(init, run)
-
-
-def _tabular_training(config: Config, options: BqfdConfig) -> CellTraining:
-    size, dynamics = config.size, deep_sea_values.dynamics(config.size)
-    demonstrate = make_demonstrate(config, options.gamma)
-
-    def run(state: tuple[jax.Array, Row], inputs: Inputs) -> tuple[jax.Array, jax.Array]:
-        key, rows = state
-        action = jnp.where(rows.is_last, -1, rows.action)
-        outcome = tabular.run(
-            key,
-            tabular.Problem(deep_sea_values.reward_table(inputs.params, size), *dynamics),
-            tabular.Demonstrations(rows.frame[:, 1].reshape(-1, size), action.reshape(-1, size)),
-            episodes=config.episodes,
-            eta=options.eta,
-            beta=options.beta,
-            variance=options.variance,
-            noise_ratio=options.noise_ratio,
-            gamma=options.gamma,
-            # The other agents learn from the demonstrations' rewards, too.
-            replay_demonstrations=True,
+    def _check_finite(self, finite: np.ndarray, cells: list[Cell]) -> None:
+        """`[cells, seeds]`; nothing spoilt is saved."""
+        if finite.all():
+            return
+        cell, seed = np.argwhere(~finite)[0]
+        where = " ".join(name for name in cells[cell] if name)
+        learner = LEARNERS[self._agent]
+        what, option = ("values", "eta") if self._agent == "tabular" else ("loss", "learning_rate")
+        raise RunError(
+            f"the {what} of {self._agent} became infinite or NaN ({where}, seed {seed}); its cell "
+            f"was not saved. A smaller --{learner}.{option.replace('_', '-')} than "
+            f"{getattr(getattr(self._config, learner), option)} usually helps."
         )
-        # Not the returns: even actions chosen by NaN bring rewards that are finite.
-        return outcome.returns, jnp.isfinite(outcome.state.q).all()
-
-    return CellTraining(lambda key, inputs: (key, demonstrate(key, inputs)), run)

@@ -24,8 +24,6 @@ from .. import commands
 from .compare_demos import CompareDemosConfig, compare_demos
 from .training import train
 
-_PROG = "python -m experiments.gym"
-
 
 @dataclasses.dataclass(frozen=True)
 class _Choice:
@@ -37,26 +35,20 @@ class _Choice:
 def parse(arguments: Sequence[str]) -> GymConfig:
     """The config of a command line."""
     choice, _ = tyro.cli(_Choice, args=list(arguments), return_unknown_args=True, add_help=False)
-    return tyro.cli(
-        GymConfig,
-        args=list(arguments),
-        default=GymConfig.of(max(choice.steps, 1)),
-        description=__doc__,
-        prog=_PROG,
-    )
+    default = GymConfig.of(max(choice.steps, 1))
+    return commands.parse(GymConfig, arguments, __package__, default=default, description=__doc__)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Trains, evaluates or compares, as the command line says."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    command, rest = arguments[:1], arguments[1:]
-    if command in (["evaluate"], ["compare"]):
-        commands.parse_and_run(command[0], rest, _PROG)
+    name, *rest = arguments or [""]
+    if name in ("evaluate", "compare"):
+        commands.parse(commands.FOR_RUNS[name], rest, __package__, name)
         return
     with console.terminal() as sink:
-        if command == ["compare-demos"]:
-            options = tyro.cli(CompareDemosConfig, args=rest, prog=f"{_PROG} compare-demos")
-            compare_demos(options, sink)
+        if name == "compare-demos":
+            compare_demos(commands.parse(CompareDemosConfig, rest, __package__, name), sink)
         else:
             train(parse(arguments), sink)
 

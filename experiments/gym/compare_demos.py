@@ -1,21 +1,21 @@
 """Demonstrations of different quality, several agents and seeds: learning curves and a table."""
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
-from scipy import stats
 
 from bqfd_jax import checks, demos
-from bqfd_jax.files import write_json, write_text
+from bqfd_jax.files import plain, read_json, write_json, write_text
+from bqfd_jax.runs import text
 from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.gym import GymConfig
 from bqfd_jax.runs.report import Summary, draw_curves
 from bqfd_jax.runs.sinks import Sink
+from bqfd_jax.runs.statistics import mean_interval
 
 from .training import make_demonstration, train
 
@@ -50,11 +50,12 @@ class CompareDemosConfig:
     """Folder for all runs, comparison.png, comparison.md and comparison.json."""
 
 
-class Case:
+class Case(NamedTuple):
     """An environment, an agent and a quality of demonstrations; DQN without has none."""
 
-    def __init__(self, env: str, agent: str, quality: Quality | None):
-        self.env, self.agent, self.quality = env, agent, quality
+    env: str
+    agent: str
+    quality: Quality | None
 
     @property
     def folder(self) -> str:
@@ -74,20 +75,21 @@ def cases(config: CompareDemosConfig) -> Iterator[Case]:
 
 def compare_demos(config: CompareDemosConfig, sink: Sink) -> None:
     """The command `compare-demos`."""
-    for name in ("seeds", "steps", "demo_steps", "eval_period", "eval_episodes"):
-        checks.at_least(1, **{name: getattr(config, name)})
+    checks.at_least(1, seeds=config.seeds, steps=config.steps, demo_steps=config.demo_steps)
+    checks.at_least(1, eval_period=config.eval_period, eval_episodes=config.eval_episodes)
     config.out.mkdir(parents=True, exist_ok=True)
     # Runs that differ by their seed only need not be compiled again.
     jax.config.update("jax_compilation_cache_dir", str((config.out / "compiled").absolute()))
-    results: dict[Case, list[Summary]] = {}
-    for case in cases(config):
-        results[case] = [_run(config, case, seed, sink) for seed in range(config.seeds)]
+    results = {
+        case: [_run(config, case, seed, sink) for seed in range(config.seeds)]
+        for case in cases(config)
+    }
     rows = [_row(case, results) for case in results]
-    text = table(rows)
+    told = table(rows)
     draw(config.out / "comparison.png", results)
     write_json(config.out / "comparison.json", rows)
-    write_text(config.out / "comparison.md", text + "\n")
-    sink.say(f"\n{text}\n\nfigure and table in {config.out}")
+    write_text(config.out / "comparison.md", told + "\n")
+    sink.say(f"\n{told}\n\nfigure and table in {config.out}")
 
 
 def _run(config: CompareDemosConfig, case: Case, seed: int, sink: Sink) -> Summary:
@@ -113,10 +115,9 @@ def _run(config: CompareDemosConfig, case: Case, seed: int, sink: Sink) -> Summa
     )
     summary = out / "summary.json"
     if summary.exists():
-        stored = json.loads((out / "config.json").read_text())
-        if stored != json.loads(json.dumps(run.stored())):
+        if read_json(out / "config.json") != plain(run.stored()):
             raise UsageError(f"{out} holds another run; choose another --out")
-        return json.loads(summary.read_text())
+        return read_json(summary)
     sink.say(f"\n--- {out} ---")
     return train(run, sink)
 
@@ -147,14 +148,6 @@ def steps_to_reach(summary: Summary, score: float) -> int | None:
     return None
 
 
-def interval(values: np.ndarray) -> np.ndarray:
-    """Half the width of the 95 % interval of the mean over the first axis, by Student's t."""
-    n = len(values)
-    if n < 2:
-        return np.zeros(values.shape[1:])
-    return stats.t.ppf(0.975, n - 1) * values.std(axis=0, ddof=1) / np.sqrt(n)
-
-
 def _row(case: Case, results: dict[Case, list[Summary]]) -> dict[str, Any]:
     """What a case came to; DQN's is compared with each demonstration of its environment."""
     runs = results[case]
@@ -166,19 +159,23 @@ def _row(case: Case, results: dict[Case, list[Summary]]) -> dict[str, Any]:
         "demonstration_return": runs[0]["demo"]["score"] if runs[0]["demo"] else None,
         "final": final.tolist(),
         "final_mean": float(final.mean()),
-        "final_interval": float(interval(final)),
+        "final_interval": float(mean_interval(final)),
         "reached": None,
         "reached_without": None,
         "sooner": None,
     }
     if case.quality is not None:
         score = row["demonstration_return"]
-        (without,) = [c for c in results if c.env == case.env and c.quality is None]
+        without = results[_without(case)]
         row["reached"] = [steps_to_reach(run, score) for run in runs]
-        row["reached_without"] = [steps_to_reach(run, score) for run in results[without]]
+        row["reached_without"] = [steps_to_reach(run, score) for run in without]
         pairs = zip(row["reached"], row["reached_without"], strict=True)
         row["sooner"] = sum(_number(own) < _number(other) for own, other in pairs)
     return row
+
+
+def _without(case: Case) -> Case:
+    return Case(case.env, "dqn", None)
 
 
 def _number(step: int | None) -> float:
@@ -187,22 +184,17 @@ def _number(step: int | None) -> float:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown."""
-    lines = [
-        "| environment | demonstration (its return) | agent | final return | steps to its return "
-        "| DQN's | sooner than DQN |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    head = ("environment", "demonstration (its return)", "agent", "final return")
+    lines = [(*head, "steps to its return", "DQN's", "sooner than DQN")]
     for row in rows:
-        demo = "none"
+        demo, sooner = "none", "-"
         if row["demonstration"]:
             demo = f"{row['demonstration']} ({row['demonstration_return']:.1f})"
-        sooner = "-" if row["sooner"] is None else f"{row['sooner']} of {len(row['final'])} seeds"
-        lines.append(
-            f"| {row['env']} | {demo} | {row['agent']} "
-            f"| {row['final_mean']:.1f} ± {row['final_interval']:.1f} "
-            f"| {_steps(row['reached'])} | {_steps(row['reached_without'])} | {sooner} |"
-        )
-    return "\n".join(lines)
+            sooner = f"{row['sooner']} of {len(row['final'])} seeds"
+        final = f"{row['final_mean']:.1f} ± {row['final_interval']:.1f}"
+        reached = [_steps(row[name]) for name in ("reached", "reached_without")]
+        lines.append((row["env"], demo, row["agent"], final, *reached, sooner))
+    return text.markdown(lines)
 
 
 def _steps(steps: list[int | None] | None) -> str:
@@ -217,7 +209,6 @@ def draw(path: Path, results: dict[Case, list[Summary]]) -> None:
             continue
         panel = panels.setdefault(f"{case.env}, {case.quality} demonstration", {})
         panel[case.agent] = runs
-        (without,) = [c for c in results if c.env == case.env and c.quality is None]
-        panel["dqn, none shown"] = results[without]
+        panel["dqn, none shown"] = results[_without(case)]
     if panels:
-        draw_curves(path, panels, spread=interval)
+        draw_curves(path, panels, spread=mean_interval)

@@ -11,13 +11,11 @@ of Algorithm 1.  Writes a folder with `summary.json` and pictures.
 import time
 from collections.abc import Sequence
 
-import tyro
-
 from bqfd_jax import console, files
-from bqfd_jax.envs import deep_sea_values
-from bqfd_jax.runs import folder
+from bqfd_jax.runs.deep_sea import optimal_returns
 from bqfd_jax.runs.sinks import Sink, Terminal
 
+from .. import commands
 from . import report
 from .config import Config
 from .exact_filter import exact_variances, filter_error
@@ -26,22 +24,15 @@ from .tables import CASES, VARIANTS, forgetting, train
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs everything and writes the folder."""
-    config = tyro.cli(
-        Config, args=arguments, description=__doc__, prog="python -m experiments.tabular"
-    )
     # Without a stop by request: nothing of such a run can be saved, so Ctrl-C ends it at once.
+    config = commands.parse(Config, arguments, __package__, description=__doc__)
     start(config, Terminal())
 
 
 def start(config: Config, sink: Sink) -> None:
     """A whole run in its folder."""
     config.check()
-    out = folder.prepare(config.out, config.stored(), name="tabular", can_resume=False)
-    with folder.sole_use(out):
-        sink.say(
-            f"DeepSea {config.size} x {config.size}, {config.episodes} episodes, "
-            f"{config.seeds} seeds; writing to {out}"
-        )
+    with config.opened(sink, f"{len(VARIANTS)} variants") as out:
         found = find_out(config, sink)
         summary = report.summarise(config, found)
         report.draw(config, found, out)
@@ -60,14 +51,10 @@ def find_out(config: Config, sink: Sink) -> report.Findings:
         for name, options in VARIANTS.items():
             returns[name] = train(config, **options)
             bar.at(len(returns))
-    seconds = time.perf_counter() - started
     return report.Findings(
         returns=returns,
-        best={
-            case: float(deep_sea_values.optimal_return(params(config.size), config.size))
-            for case, params in CASES.items()
-        },
-        seconds=seconds,
+        seconds=time.perf_counter() - started,
+        best=optimal_returns(CASES, config.size),
         memory=forgetting(config),
         exact={n: exact_variances(config, n) for n in (1, 10, 100)},
         filter_error=filter_error(),

@@ -1,21 +1,18 @@
 """What can be set in the tabular experiment."""
 
 import dataclasses
-from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from bqfd_jax import checks
-from bqfd_jax.runs import stored
+from bqfd_jax.runs.deep_sea import GridConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(GridConfig):
     """Tabular BQfD on DeepSea, with the correction in the target and as the paper prints it."""
 
-    size: int = 50
-    """Rows and columns of the grid, and steps of an episode; at least 2."""
-    seeds: int = 10
-    """How many seeds, 0 up to this number less one."""
+    experiment: ClassVar[str] = "tabular"
+
     episodes: int = 3000
     """Episodes per seed."""
     eta: float = 3.0
@@ -28,19 +25,12 @@ class Config:
     """Discount per step."""
     filter_size: int = 6
     """Size of the DeepSea that Algorithm 1 is run on; its covariances have 4 N^3 entries."""
-    out: Path | None = None
-    """Folder; a new one below runs/ unless given."""
 
     def check(self) -> None:
         """Raises `OptionError` for values that cannot be meant."""
-        checks.at_least(2, size=self.size)
-        checks.at_least(1, seeds=self.seeds, episodes=self.episodes)
+        super().check()
         # Every step of the exact filter solves systems of 2 N equations.
         checks.within(2, 100, filter_size=self.filter_size)
         checks.at_least(0, eta=self.eta, beta=self.beta)
         checks.above(0, variance=self.variance)
         checks.within(0, 1, gamma=self.gamma)
-
-    def stored(self) -> dict[str, Any]:
-        """What `config.json` holds."""
-        return stored.to_fields(self, "tabular", without=("out",))

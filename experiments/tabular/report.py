@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bqfd_jax.runs import plots
+from bqfd_jax.runs import plots, text
 
 from .config import Config
 from .tables import CASES, VARIANTS, resting_value, settled_after
@@ -59,12 +59,12 @@ def _describe(returns: np.ndarray, case: str, best: float) -> dict[str, Any]:
 
 def table(summary: dict[str, Any]) -> str:
     """The results as text, one line per case and variant."""
-    lines = [f"{'case':9}  {'variant':26}  good for good after episode (per seed)"]
+    rows = [("case", "variant", "good for good after episode (per seed)")]
     for case, variants in summary["results"].items():
         for name, result in variants.items():
-            shown = " ".join("never" if e is None else str(e) for e in result["settled_after"])
-            lines.append(f"{case:9}  {name:26}  {shown}")
-    return "\n".join(lines)
+            shown = ("never" if e is None else str(e) for e in result["settled_after"])
+            rows.append((case, name, " ".join(shown)))
+    return text.columns(rows)
 
 
 def draw(config: Config, found: Findings, out: Path) -> None:

@@ -3,18 +3,18 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 from scipy.special import expit
 
 from bqfd_jax import tabular
-from bqfd_jax.envs import deep_sea, deep_sea_values
+from bqfd_jax.envs import deep_sea_values
+from bqfd_jax.runs import deep_sea
 from bqfd_jax.training import on_device
 
 from .config import Config
 
-CASES = {"treasure": deep_sea.treasure, "bomb": deep_sea.bomb}
+CASES = ("treasure", "bomb")
 # name -> options of `tabular.run`; the demonstration may also be learnt from, as an episode 0.
 VARIANTS: dict[str, dict[str, Any]] = {
     "correction in the target": {"correction": "target"},
@@ -27,7 +27,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def deep_sea_problem(size: int, case: str) -> tabular.Problem:
     """DeepSea as arrays; the step is the row, and a state is a column."""
-    rewards = np.asarray(deep_sea_values.reward_table(CASES[case](size), size))
+    rewards = np.asarray(deep_sea_values.reward_table(deep_sea.CASES[case](size), size))
     return tabular.Problem(rewards, *deep_sea_values.dynamics(size))
 
 
@@ -40,7 +40,7 @@ def train(config: Config, **options: Any) -> dict[str, np.ndarray]:
     """Returns of one variant, case -> `[seeds, episodes]`; all cases and seeds side by side."""
     problems = [deep_sea_problem(config.size, case) for case in CASES]
     problems = jax.tree.map(lambda *x: np.repeat(np.stack(x), config.seeds, axis=0), *problems)
-    keys = jax.vmap(jax.random.key)(jnp.tile(jnp.arange(config.seeds), len(CASES)))
+    keys = deep_sea.seed_keys(config.seeds, len(CASES))
     demonstrations = right_all_the_way(config.size)
 
     def one(key: jax.Array, problem: tabular.Problem) -> jax.Array:

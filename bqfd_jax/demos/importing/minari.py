@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bqfd_jax import extras
 from bqfd_jax.demos.importing import actions, games, screens
 from bqfd_jax.demos.importing.arrays import check_atari_frames, frames_per_step
 from bqfd_jax.demos.importing.build import SKIP, Builder, Imported, Wanted
@@ -28,6 +29,8 @@ from bqfd_jax.demos.schema import (
 )
 from bqfd_jax.files import check_fields, parse_json, read_json
 from bqfd_jax.limits import check_size, max_bytes
+
+_H5PY = ("h5py", "demos", "a Minari file")
 
 # Type, least and largest value of what every step has.
 _STEPS = {
@@ -43,7 +46,7 @@ _PATIENCE, _SPEED = 60.0, 10e6
 def read_minari(path: Path, wanted: Wanted) -> Imported:
     """Reads a dataset with discrete actions: its folder, its `data` folder, or the `.hdf5`."""
     file_path = _find_file(path)
-    h5py = _h5py()
+    h5py = extras.load(*_H5PY)
     _check_readable(file_path)
     try:
         with h5py.File(file_path, "r") as file:
@@ -182,7 +185,7 @@ def _episodes(path: Path, file: Any, only: Sequence[str]) -> dict[str, dict[str,
 
 def _own(where: str, group: Any, name: str) -> Any:
     """What lies in the file itself; links could lead to any other file of this machine."""
-    if not isinstance(group.get(name, getlink=True), _h5py().HardLink):
+    if not isinstance(group.get(name, getlink=True), extras.load(*_H5PY).HardLink):
         raise DemonstrationError(f"{where} is a link, which may lead out of the file")
     return group[name]
 
@@ -281,11 +284,3 @@ def _reader(where: str, observations: Any, is_atari: bool) -> Any:
         return screens.to_grey(value) if is_atari else value
 
     return read
-
-
-def _h5py() -> Any:
-    try:
-        import h5py
-    except ImportError as error:
-        raise ImportError("Minari files need h5py: pip install 'bqfd-jax[demos]'") from error
-    return h5py

@@ -6,10 +6,10 @@ means over areas.  Against envpool's frames no pixel differs by more than 1 of 2
 
 import functools
 import io
-from typing import Any
 
 import numpy as np
 
+from bqfd_jax import extras
 from bqfd_jax.demos.schema import DemonstrationError
 from bqfd_jax.envs.atari import FRAME_SHAPE
 
@@ -44,26 +44,19 @@ def _area_weights(old: int, new: int) -> np.ndarray:
 
 def decode_screen(data: bytes, where: str) -> np.ndarray:
     """A picture file's grey screen; `where` names it in errors."""
+    pillow = extras.load("PIL.Image", "demos", "a picture")
     try:
         # Pillow has readers of other formats that start programs.
-        with _pillow().open(io.BytesIO(data), formats=("PNG", "JPEG")) as picture:
+        with pillow.open(io.BytesIO(data), formats=("PNG", "JPEG")) as picture:
             width, height = picture.size
             if (height, width) != SCREEN_SHAPE:
                 raise DemonstrationError(
                     f"{where} is {height} x {width}, but screens are 210 x 160"
                 )
             screen = np.asarray(picture if picture.mode == "L" else picture.convert("RGB"))
-    except (DemonstrationError, ImportError):
+    except DemonstrationError:
         raise
     # Whatever damaged pictures make Pillow raise.
     except Exception as error:
         raise DemonstrationError(f"{where} is no picture that can be read: {error}") from error
     return to_grey(screen)
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError("pictures need Pillow: pip install 'bqfd-jax[demos]'") from error
-    return Image
