@@ -165,6 +165,8 @@ def test_an_episode_that_ends_early_is_noticed():
         ({"repeat_action_probability": 0.25}, "repeat_action_probability is 0.25, not 0.0"),
         ({"full_action_space": True}, "full_action_space is True, not False"),
         ({"difficulty": 1}, "difficulty is unknown"),
+        ({"max_episode_steps": 10**30}, "max_episode_steps is 10{30}, not a number of steps"),
+        ({"max_episode_steps": "long"}, "max_episode_steps is long, not a number"),
     ],
 )
 def test_another_configuration_is_named(setting, message):

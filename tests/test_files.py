@@ -110,6 +110,20 @@ def test_temporary_names_differ_keep_the_ending_and_are_recognised(tmp_path):
             assert temporary.name.startswith(".tmp-")
 
 
+def test_a_link_planted_at_the_temporary_name_is_not_followed(tmp_path, monkeypatch):
+    """Nobody can know that name; and if somebody did, nothing would be written there."""
+    target, path = tmp_path / "target", tmp_path / "a.json"
+    target.write_text("precious")
+    monkeypatch.setattr(os, "urandom", lambda count: bytes(count))
+    planted = tmp_path / f".tmp-{bytes(8).hex()}-a.json"
+    planted.symlink_to(target)
+    with pytest.raises(FileExistsError):
+        write_json(path, {})
+    assert target.read_text() == "precious"
+    assert planted.is_symlink()
+    assert not path.exists()
+
+
 def test_json_is_strict(tmp_path):
     path = tmp_path / "summary.json"
     write_json(path, {"return": np.float32(1.5), "curve": jnp.arange(3), "bad": np.nan})

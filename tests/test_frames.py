@@ -132,7 +132,7 @@ def rewrite(path, **changes):
     for name, value in changes.items():
         (arrays if name in arrays else meta)[name] = value
     arrays["meta"] = np.array(json.dumps(meta))
-    np.savez(path, **arrays)
+    np.savez(path, **{name: value for name, value in arrays.items() if value is not None})
 
 
 @pytest.mark.parametrize(
@@ -142,6 +142,8 @@ def rewrite(path, **changes):
         ({"rewards": np.zeros(5, np.float32)}, "was changed after it was saved"),
         ({"terminated": [False, False]}, "was changed after it was saved"),
         ({"num_actions": 18, "action_meaning": list(range(18))}, "was changed"),
+        ({"frames": None}, "has no array frames"),
+        ({"rewards": None}, "has no array rewards"),
         ({"kind": "smells"}, "kind 'smells', which is not known"),
         ({"format": 9}, "format 9"),
         (
@@ -168,6 +170,23 @@ def test_a_changed_file_is_refused(tmp_path, changes, message):
     with pytest.raises(demos.DemonstrationError, match=message) as caught:
         demos.load(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lives": np.zeros((7, 2), int)}, r"lives is int64\[7, 2\], but must be integers \[7\]"),
+        ({"lives": np.array(["5"] * 7)}, r"lives is <U1\[7\]"),
+        ({"lives": np.full(7, -1)}, r"lives\[0\] is -1"),
+        ({"rewards": np.zeros((5, 1))}, r"rewards is float64\[5, 1\]"),
+        ({"rewards": np.full(5, 3e38)}, r"rewards\[0\] is 3e\+38"),
+        ({"num_actions": 10**12, "action_meaning": None}, r"num_actions\[\] is 1000000000000"),
+        ({"action_meaning": (0, 1, 3, 18)}, r"action_meaning\[3\] is 18"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes, message):
+    with pytest.raises(demos.DemonstrationError, match=message):
+        recorded(**changes)
 
 
 def test_names_and_origins_do_not_change_the_checksum():

@@ -133,6 +133,9 @@ class FrameDemonstration:
         cls, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], name: str
     ) -> "FrameDemonstration":
         """What `facts` and `arrays` were written of."""
+        missing = [field for field in ("frames", "rewards") if field not in arrays]
+        if missing:
+            raise DemonstrationError(f"it has no array {', '.join(missing)}")
         check_fields(
             meta, env=str, terminated=[bool], num_actions=int, action_meaning=([int], None)
         )
