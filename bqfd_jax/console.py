@@ -35,6 +35,8 @@ def terminal(when: str = "soon, after a checkpoint") -> Iterator[Terminal]:
 
 def run_main(main: Callable[[], None]) -> None:
     """Runs a command and turns expected failures into a message and an exit code."""
+    # What pygame says of itself would look like ours.
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     try:
         main()
     except OptionError as error:

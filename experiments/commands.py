@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from bqfd_jax import console, files
-from bqfd_jax.runs import folder, stored
+from bqfd_jax.runs import folder, stored, text
 from bqfd_jax.runs.compare import compare as compare_runs
 from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.run import KINDS, Run
@@ -68,9 +68,10 @@ def evaluate(
             "scores": result.scores,
         }
         files.write_json(run / "evaluation.json", row)
+        score = f"{text.score(row['mean'])} +- {text.score(row['std'], row['mean'])}"
         sink.say(
-            f"{loaded.config.title}, {loaded.config.agent}, step {row['step']}: {row['mean']:.1f} "
-            f"+- {row['std']:.1f} over {row['episodes']} episodes ({row['truncated']} cut by a "
+            f"{loaded.config.title}, {loaded.config.agent}, step {row['step']}: {score} "
+            f"over {row['episodes']} episodes ({row['truncated']} cut by a "
             f"time limit); written to {run / 'evaluation.json'}"
         )
         if video:

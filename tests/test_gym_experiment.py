@@ -4,9 +4,11 @@ import dataclasses
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import av
 import gymnasium
@@ -86,6 +88,8 @@ def test_the_folder_is_as_ataris(whole):
     with av.open(str(out / "episode.mp4")) as film:
         assert (film.streams.video[0].width, film.streams.video[0].height) == (40, 8)
         assert film.streams.video[0].frames > 4
+        # As the environment says.
+        assert film.streams.video[0].average_rate == 5
     rows = [row for row in read_jsonl(out / "metrics.jsonl") if row.get("loss")]
     assert all(np.isfinite(row["demo/bad/visit_weight"]) for row in rows)
     policy = load_policy(out / "policy.npz")
@@ -193,6 +197,12 @@ def test_bad_input_is_named(options, named, run_here, monkeypatch, tmp_path):
 # --- Scripts ---
 
 
+class Trained(NamedTuple):
+    """What training gives, as far as it is looked at."""
+
+    policy: Any
+
+
 @pytest.mark.parametrize(
     ("env", "best", "bad"), [("CartPole-v1", 500, 9), ("MountainCar-v0", -100, -200)]
 )
@@ -204,6 +214,42 @@ def test_mediocre_lies_between(env, best, bad):
     assert good == pytest.approx(best, rel=0.3)
     assert worst == pytest.approx(bad, rel=0.4)
     assert worst < mediocre < good
+
+
+@pytest.mark.parametrize(
+    ("mean_return", "epsilon"),
+    [
+        # Half-way at once; only near random play; only near its own.
+        (lambda epsilon: 1 - epsilon, 0.5),
+        (lambda epsilon: float(epsilon < 0.9) if epsilon != 0.9375 else 0.45, 0.9375),
+        (lambda epsilon: (1 - epsilon) ** 10, 0.0625),
+    ],
+)
+def test_mediocre_is_half_way_between_random_play_and_its_own(mean_return, epsilon):
+    found = scripts.mediocre(mean_return)
+    assert found.epsilon == epsilon
+    assert 0.4 < found.share < 0.6
+    assert (found.at_random, found.own) == (0.0, 1.0)
+
+
+def test_where_all_play_alike_nothing_is_mediocre():
+    assert np.isnan(scripts.mediocre(lambda epsilon: 7.0).share)
+
+
+def test_a_policy_that_nearly_always_wins_is_brought_down(monkeypatch):
+    """As on MiniGrid: with 30 % of random actions it still does about as well as without."""
+    chain = tiny(None, demo_quality="mediocre", demo_steps=400)
+
+    def right(observation):
+        return np.ones(len(observation), int)
+
+    monkeypatch.setattr(training.api, "train", lambda *args, **options: Trained(right))
+    sink = Noting()
+    made = training.make_demonstration(chain, sink)
+    at_random, own, shown = map(float, re.findall(r"\d\.\d+", sink.lines[1]))
+    assert own == 1.0
+    assert at_random + 0.2 * (own - at_random) < shown < own - 0.2 * (own - at_random)
+    assert abs(np.mean(made.scores) - shown) < 0.25
 
 
 def test_scripts_are_found_whatever_the_version():
@@ -218,6 +264,7 @@ def test_without_a_script_a_policy_is_trained_and_said_so(monkeypatch):
     sink = Noting()
     made = training.make_demonstration(tiny(None, demo_quality="mediocre"), sink)
     assert "training DQN for 40 steps to demonstrate with" in sink.lines[0]
+    assert "random play has a mean return of" in sink.lines[1]
     assert len(made.actions) >= 30
     assert made.origin["made"].startswith("by DQN after 40 steps")
 
@@ -251,7 +298,7 @@ def test_rows_of_the_comparison_by_hand(tmp_path):
     half = stats.t.ppf(0.975, 1) * np.std([8, 4], ddof=1) / np.sqrt(2)
     assert row["final_interval"] == pytest.approx(half)
     text = comparing.table([comparing._row(without, results), row])
-    assert "| mediocre (5.0) | bqfd | 6.0 ± 25.4 | 0 never | 20 never | 1 of 2 seeds |" in text
+    assert "| mediocre (5.00) | bqfd | 6.00 ± 25.4 | 0 never | 20 never | 1 of 2 seeds |" in text
     comparing.draw(tmp_path / "c.png", results)
     assert (tmp_path / "c.png").stat().st_size > 5000
 

@@ -96,21 +96,46 @@ def test_heat_maps_share_one_scale_and_show_the_numbers(tmp_path, drawn):
         y_label="y",
         colour_label="regret",
         limits=(0.0, 1.0),
+        note="below",
     )
     first, second = drawn[0].axes[:2]
     assert first.images[0].get_clim() == second.images[0].get_clim() == (0.0, 1.0)
     assert [text.get_text() for text in second.texts] == ["2.00", "0.50"]
     assert [label.get_text() for label in first.get_xticklabels()] == ["1", "30"]
-    assert (second.get_title(), first.get_ylabel()) == ("b", "bomb\ny")
+    assert (second.get_title(), first.get_ylabel()) == ("bomb: b", "y")
+    assert drawn[0].get_supxlabel() == "below"
+
+
+def test_a_label_does_not_touch_the_names_of_the_rows(tmp_path, drawn):
+    panels = {"treasure": {"a": np.zeros((2, 2))}}
+    plots.heat_maps(
+        tmp_path / "h.png",
+        panels,
+        row_names=["right until 90%", "always wrong"],
+        column_names=["1", "30"],
+        x_label="x",
+        y_label="expert",
+        colour_label="regret",
+        limits=(0.0, 1.0),
+        numbers=False,
+    )
+    (figure,) = drawn
+    figure.draw_without_rendering()
+    axis = figure.axes[0]
+    names = min(label.get_window_extent().x0 for label in axis.get_yticklabels())
+    assert axis.yaxis.label.get_window_extent().x1 < names
+    assert not axis.texts
 
 
 def test_intervals_are_drawn_around_their_estimates_and_nothing_joins_them(tmp_path, drawn):
     estimate, low, high = np.array([1.0, 2.0]), np.array([0.5, 1.0]), np.array([2.0, 4.0])
     line = plots.Line(np.arange(2), estimate, low, high)
-    plots.intervals(
-        tmp_path / "i.png", {"bomb": {"a": line}}, x_names=["p", "q"], x_label="x", y_label="y"
-    )
+    same = plots.Line(*np.array([[0], [3.0], [2.5], [3.5]]))
+    panels = {"bomb": {"a": line, "everywhere": same}}
+    plots.intervals(tmp_path / "i.png", panels, x_names=["p", "q"], x_label="x", y_label="y")
     (axis,) = drawn[0].axes
+    assert set(axis.lines[0].get_ydata()) == {3.0}
+    assert axis.lines[0].get_label() == "everywhere"
     (container,) = axis.containers
     points, _, (bars,) = container
     assert points.get_ydata().tolist() == [1.0, 2.0]

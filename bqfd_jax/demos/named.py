@@ -31,7 +31,8 @@ def load_named(game: str, name: str = "default") -> ActionDemonstration:
     there = available()
     if game not in there:
         raise DemonstrationError(
-            f"no demonstration of {game} comes with the package, only of {', '.join(there)}"
+            f"no demonstration of {game} comes with the package, only of {', '.join(there)}; "
+            f"make one with `bqfd demos plan --game {game}`, or train without: --demo none"
         )
     if name not in there[game]:
         raise DemonstrationError(

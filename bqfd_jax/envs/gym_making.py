@@ -88,7 +88,10 @@ def _make(
         )
     except gymnasium.error.DependencyNotInstalled as error:
         raise ValueError(f"{name} needs a package that is missing: {error}") from error
-    except (gymnasium.error.Error, ImportError) as error:
+    except ImportError as error:
+        cause = error.__cause__ if isinstance(error.__cause__, ImportError) else error
+        raise ValueError(f"{name} cannot be made: {extras.stranger(cause)}") from error
+    except gymnasium.error.Error as error:
         close = difflib.get_close_matches(name, environments(), n=3, cutoff=0.7)
         hint = f"; did you mean {' or '.join(close)}?" if close and name not in close else ""
         raise ValueError(f"no environment {name!r} can be made: {error}{hint}") from error

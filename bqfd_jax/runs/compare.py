@@ -9,6 +9,7 @@ import numpy as np
 
 from bqfd_jax import files
 from bqfd_jax.agents.presets import PAPER_STEPS
+from bqfd_jax.runs import text
 from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.report import Summary, draw_curves
 
@@ -34,15 +35,15 @@ def compare(runs: Sequence[Path], out: Path) -> str:
     for summary in summaries:
         panels[summary["game"]][_label(summary, summaries)].append(summary)
     rows = list(comparison_rows(summaries))
-    text = comparison_table(rows)
+    table = comparison_table(rows)
     try:
         out.mkdir(parents=True, exist_ok=True)
         draw_curves(out / "comparison.png", panels)
         files.write_json(out / "comparison.json", rows)
-        files.write_text(out / "comparison.md", text + "\n")
+        files.write_text(out / "comparison.md", table + "\n")
     except OSError as error:
         raise UsageError(f"cannot write to {out}: {error}") from error
-    return text
+    return table
 
 
 def read_summary(run: Path) -> Summary:
@@ -103,20 +104,17 @@ def comparison_rows(summaries: list[Summary]) -> Iterator[dict[str, Any]]:
 
 def comparison_table(rows: list[dict[str, Any]]) -> str:
     """Markdown: final scores here, and the paper's where it has them."""
-    lines = [
-        "| game | agent | preset | steps | seeds | final score | demonstration | paper |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    head = ("game", "agent", "preset", "steps", "seeds", "final score", "demonstration", "paper")
+    lines = [head]
     for row in rows:
         paper, demo = "-", row["demo"]
         if row["paper"]:
             mean, std = row["paper"]
             paper = f"{mean:g} ± {std:g} after {row['paper_steps'] // 10**6}M"
         if row["demo_score"] is not None:
-            demo += f", {row['demo_score']:.1f}"
-        lines.append(
-            f"| {row['game']} | {row['agent']} | {row['preset']} | {row['steps']:,} "
-            f"| {' '.join(map(str, row['seeds']))} | {row['mean']:.1f} ± {row['std']:.1f} "
-            f"| {demo} | {paper} |"
-        )
-    return "\n".join(lines)
+            demo += f", {text.score(row['demo_score'])}"
+        seeds = " ".join(map(str, row["seeds"]))
+        final = f"{text.score(row['mean'])} ± {text.score(row['std'], row['mean'])}"
+        run = (row["game"], row["agent"], row["preset"], f"{row['steps']:,}", seeds)
+        lines.append((*run, final, demo, paper))
+    return text.markdown(lines)

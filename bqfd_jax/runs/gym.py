@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from bqfd_jax import checks, demos
+from bqfd_jax import checks, demos, extras
 from bqfd_jax.agents import presets
 from bqfd_jax.envs.gymnasium import GymVector
 from bqfd_jax.networks import for_observation
@@ -219,6 +219,8 @@ def load_wrappers(names: Sequence[str]) -> list[Callable[[Any], Any]]:
         module, _, attribute = name.partition(":")
         try:
             found.append(getattr(importlib.import_module(module), attribute))
-        except (ImportError, AttributeError, ValueError) as error:
+        except ImportError as error:
+            raise UsageError(f"--wrappers {name}: {extras.stranger(error)}") from error
+        except (AttributeError, ValueError) as error:
             raise UsageError(f"--wrappers {name}: {error}; give module:name") from error
     return found

@@ -10,6 +10,7 @@ import optax
 from bqfd_jax import demos
 from bqfd_jax.envs.host import HostEnvironmentError
 from bqfd_jax.policy import Policy, load_policy, save_policy
+from bqfd_jax.runs import text
 from bqfd_jax.runs.errors import RunError, Stopped
 from bqfd_jax.runs.job import Job
 from bqfd_jax.runs.journal import Journal
@@ -331,7 +332,8 @@ class _Training:
 
     def _note(self, row: dict[str, Any]) -> str:
         evaluations = self._run.journal.evaluations
-        shown = [f"score {evaluations[-1]['eval_mean']:.1f}" if evaluations else "score -"]
+        score = text.score(evaluations[-1]["eval_mean"]) if evaluations else "-"
+        shown = [f"score {score}"]
         for name, label in (
             ("loss", "loss"),
             ("visit_weight", "visit weight"),

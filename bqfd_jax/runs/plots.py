@@ -103,35 +103,48 @@ def intervals(
 
     Args:
       path: of the picture.
-      panels: panel title -> label -> estimates; `x` is not looked at.
+      panels: panel title -> label -> estimates, one per place, or a single one that holds for all
+        of them; `x` is not looked at.
       x_names: names of the places.
-      x_label: of every panel.
-      y_label: of the first panel.
+      x_label: below the last panel.
+      y_label: of all of them.
     """
-    width = max(4.2, 0.6 * len(x_names))
-    figure, axes = _panels(len(panels), width=width, sharey=True)
-    for axis, (title, labelled) in zip(axes.flat, panels.items(), strict=False):
-        shifts = np.linspace(-0.3, 0.3, len(labelled)) if len(labelled) > 1 else [0.0]
-        looks = _looks(labelled)
-        for shift, (label, line), (colour, _) in zip(shifts, labelled.items(), looks, strict=True):
-            around = None if line.low is None else np.stack([line.y - line.low, line.high - line.y])
-            x = np.arange(len(x_names)) + shift
+    size = (max(6.0, 0.75 * len(x_names)) + 1.8, 2.1 * len(panels) + 0.8)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
+    places = np.arange(len(x_names))
+    for axis, (title, labelled) in zip(axes, panels.items(), strict=True):
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25)
+        looks = dict(zip(labelled, _looks(labelled), strict=True))
+        single = {label: line for label, line in labelled.items() if len(line.y) == 1}
+        for label, line in single.items():
+            colour, _ = looks[label]
+            axis.axhline(line.y[0], color=colour, lw=1.2, ls="--", label=label)
+            axis.axhspan(line.low[0], line.high[0], color=colour, alpha=0.12, lw=0)
+        several = {label: line for label, line in labelled.items() if label not in single}
+        shifts = np.linspace(-0.27, 0.27, len(several)) if len(several) > 1 else [0.0]
+        for shift, (label, line) in zip(shifts, several.items(), strict=True):
+            around = np.stack([line.y - line.low, line.high - line.y])
+            colour, _ = looks[label]
             axis.errorbar(
-                x, line.y, around, fmt="o", color=colour, ms=3.5, elinewidth=1.2, label=label
+                places + shift, line.y, around, fmt="o", color=colour, ms=4, lw=1.4, label=label
             )
-        axis.set(title=title, xlabel=x_label)
-        axis.set_xticks(range(len(x_names)), x_names, rotation=45, ha="right", fontsize=8)
-    axes[0, 0].set_ylabel(y_label)
+        axis.set_title(title, fontsize=10)
+    axes[-1].set_xticks(places, x_names, rotation=30, ha="right", fontsize=9)
+    axes[-1].set_xlabel(x_label)
+    figure.supylabel(y_label, fontsize=10)
     # Beside the panels, because it belongs to all of them.
-    axes[0, -1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.02, 0.5))
+    handles = axes[0].get_legend_handles_labels()
+    figure.legend(*handles, fontsize=9, loc="outside right upper", frameon=False)
     return save_figure(figure, path)
 
 
-def _panels(count: int, *, width: float = 5.4, sharey: bool = False) -> tuple[Figure, np.ndarray]:
+def _panels(count: int, *, width: float = 5.4) -> tuple[Figure, np.ndarray]:
     rows = math.ceil(count / 3)
     columns = math.ceil(count / rows)
     figure = Figure(figsize=(width * columns, 3.9 * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False, sharey=sharey)
+    axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)
@@ -150,9 +163,9 @@ def _looks(labels: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Colour and style of each label."""
     seen: collections.Counter[str] = collections.Counter()
     for number, label in enumerate(labels):
-        named = (colour for text, colour in _AGENT_COLOURS.items() if text in label.lower())
-        colour = next(named, _OTHER_COLOURS[number % len(_OTHER_COLOURS)])
-        yield colour, _STYLES[seen[colour] % len(_STYLES)]
+        named = [colour for text, colour in _AGENT_COLOURS.items() if text in label.lower()]
+        colour = named[0] if named else _OTHER_COLOURS[number % len(_OTHER_COLOURS)]
+        yield colour, _STYLES[(seen[colour] if named else number) % len(_STYLES)]
         seen[colour] += 1
 
 
@@ -207,6 +220,7 @@ def heat_maps(
     colour_label: str,
     limits: tuple[float, float],
     numbers: bool = True,
+    note: str = "",
 ) -> Path:
     """Tables of numbers as colours, all on one scale: one row of pictures per key of `panels`.
 
@@ -220,11 +234,13 @@ def heat_maps(
       colour_label: what the numbers are.
       limits: numbers that take the ends of the scale; those beyond look like them.  If they lie on
         both sides of 0, so does the scale.
-      numbers: write them, too.
+      numbers: write them, too; without them the cells are smaller.
+      note: below all.
     """
     num_panels = max(len(row) for row in panels.values())
-    shape = (0.55 * len(column_names) + 0.9, 0.26 * len(row_names) + 0.75)
-    size = (shape[0] * num_panels + 2.0, shape[1] * len(panels) + 0.4)
+    width, height = (0.46, 0.25) if numbers else (0.36, 0.19)
+    shape = (width * len(column_names) + 0.2, height * len(row_names) + 0.45)
+    size = (shape[0] * num_panels + 2.1, shape[1] * len(panels) + 0.6)
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(len(panels), num_panels, squeeze=False, sharex=True, sharey=True)
     colours = "RdBu" if limits[0] < 0 < limits[1] else "viridis_r"
@@ -236,16 +252,18 @@ def heat_maps(
                 red, green, blue, _ = image.cmap(image.norm(value))
                 shade = "w" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.5 else "k"
                 text = f"{round(value, 2) + 0.0:.2f}"
-                axis.text(j, i, text, ha="center", va="center", fontsize=6.5, color=shade)
-            axis.set_title(title, fontsize=9)
-            axis.set_xticks(range(len(column_names)), column_names, fontsize=7)
-            axis.set_yticks(range(len(row_names)), row_names, fontsize=7)
-        axis_row[0].set_ylabel(f"{row_title}\n{y_label}", fontsize=8)
+                axis.text(j, i, text, ha="center", va="center", fontsize=7, color=shade)
+            axis.set_title(": ".join(filter(None, (row_title, title))), fontsize=9)
+            axis.set_xticks(range(len(column_names)), column_names, fontsize=7.5)
+            axis.set_yticks(range(len(row_names)), row_names, fontsize=7.5)
+        axis_row[0].set_ylabel(y_label, fontsize=8.5)
         for axis in axis_row[len(row) :]:
             axis.set_visible(False)
     for axis in axes[-1]:
-        axis.set_xlabel(x_label, fontsize=8)
-    figure.colorbar(image, ax=axes, label=colour_label, shrink=0.8)
+        axis.set_xlabel(x_label, fontsize=8.5)
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=30)
+    bar.set_label(colour_label, fontsize=8.5)
+    figure.supxlabel(note, fontsize=8)
     return save_figure(figure, path)
 
 

@@ -11,7 +11,7 @@ from bqfd_jax import files
 from bqfd_jax.demos import Demonstration
 from bqfd_jax.envs.host import HostEnvironmentError
 from bqfd_jax.policy import save_policy
-from bqfd_jax.runs import plots, video
+from bqfd_jax.runs import plots, text, video
 from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import RunError
 from bqfd_jax.runs.host_run import Evaluator, HostRun
@@ -170,18 +170,21 @@ def final_score(
 def table(summary: Summary) -> str:
     """A run's evaluations as text."""
     lines = [f"{'step':>10}  {'score':>10}  {'std':>8}  episodes"]
+    means = [e["mean"] for e in summary["evaluations"]]
     for e in summary["evaluations"]:
-        lines.append(f"{e['step']:>10,}  {e['mean']:>10.1f}  {e['std']:>8.1f}  {e['episodes']}")
+        mean, std = (text.score(e[name], *means) for name in ("mean", "std"))
+        lines.append(f"{e['step']:>10,}  {mean:>10}  {std:>8}  {e['episodes']}")
     final, demo = summary["final"], summary["demo"]
     score = "none: no evaluation lies in the last part of the training"
     if final["mean"] is not None:
         of = "the last evaluation"
         if final["evaluations"] > 1:
             of = f"the last {final['evaluations']} evaluations"
-        score = f"{final['mean']:.1f} +- {final['std']:.1f} ({of}, {final['episodes']} episodes)"
+        mean, std = (text.score(final[name], *means) for name in ("mean", "std"))
+        score = f"{mean} +- {std} ({of}, {final['episodes']} episodes)"
     lines.append(
         f"\nfinal score {score}"
-        + (f"; the demonstration's {demo['score']:.1f}" if demo else "")
+        + (f"; the demonstration's {text.score(demo['score'])}" if demo else "")
         + f"\n{summary['updates']:,} updates, {duration(summary['seconds'])}, "
         f"{summary['steps_per_second']:.0f} steps/s, {summary['peak_memory_gb']:.1f} GB at most"
     )

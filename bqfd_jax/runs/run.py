@@ -13,7 +13,7 @@ import numpy as np
 from bqfd_jax import checks, files
 from bqfd_jax.demos import Demonstration
 from bqfd_jax.policy import Policy, load_policy
-from bqfd_jax.runs import folder, report, stored
+from bqfd_jax.runs import folder, report, stored, text
 from bqfd_jax.runs.atari import AtariConfig, AtariWorld
 from bqfd_jax.runs.checkpoint import Checkpointer
 from bqfd_jax.runs.config import RunConfig
@@ -91,7 +91,7 @@ def _describe_demonstration(demonstration: Demonstration) -> str:
     more = ", ..." if len(demonstration.scores) > len(scores) else ""
     return (
         f"{demonstration.name}, {len(demonstration.actions)} steps, score "
-        f"{', '.join(scores)}{more} (mean {np.mean(demonstration.scores):.1f})"
+        f"{', '.join(scores)}{more} (mean {text.score(np.mean(demonstration.scores))})"
     )
 
 

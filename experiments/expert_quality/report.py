@@ -176,15 +176,20 @@ def draw(config: Config, maps: Maps, out: Path) -> None:
         ("late_regret", maps.late, "regret, second half of the episodes"),
     ):
         means = {agent: values.mean(-1) for agent, values in regret.items()}
-        for suffix, agents in (("", tuple(means)), ("_overview", ("bqfd", "dqfd", "dqn"))):
-            panels = _panels(config, maps, means, agents)
-            if panels:
+        seeing = [agent for agent in means if agent not in maps.repeated]
+        overview = [agent for agent in seeing if agent in ("bqfd", "dqfd", "dqn")]
+        for suffix, agents in (("", seeing), ("_overview", overview)):
+            if agents:
                 plots.heat_maps(
                     out / f"{name}{suffix}.png",
-                    panels,
+                    {
+                        case: {TITLES[agent]: means[agent][c] for agent in agents}
+                        for c, case in enumerate(config.cases)
+                    },
                     colour_label=f"{label}, mean of seeds",
                     limits=(0.0, 1.0),
                     numbers=not suffix,
+                    note=_shown_nothing(config, maps, means),
                     **names,
                 )
         others = [values for agent, values in means.items() if agent != "bqfd"]
@@ -192,32 +197,30 @@ def draw(config: Config, maps: Maps, out: Path) -> None:
             lead = np.min(others, axis=0) - means["bqfd"]
             plots.heat_maps(
                 out / f"{name}_lead.png",
-                {"BQfD's lead over the best other": dict(zip(config.cases, lead, strict=True))},
-                colour_label=f"less {label}",
+                {"": dict(zip(config.cases, lead, strict=True))},
+                colour_label=f"BQfD's lead over the best other\n({label})",
                 limits=(-1.0, 1.0),
                 **names,
             )
-        for axis, (what, along) in enumerate((("quality", "row"), ("quantity", "column"))):
+        for axis, along in enumerate(("row_names", "column_names")):
             plots.intervals(
-                out / f"{name}_by_{what}.png",
+                out / f"{name}_by_{('quality', 'quantity')[axis]}.png",
                 _slices(config, maps, regret, axis),
-                x_names=names[f"{along}_names"],
+                x_names=names[along],
                 x_label=("expert", "trajectories")[axis],
-                y_label=f"{label}, interquartile mean",
+                y_label=f"{label}\n(interquartile mean, 95 % interval)",
             )
 
 
-def _panels(
-    config: Config, maps: Maps, means: dict[str, np.ndarray], agents: tuple[str, ...]
-) -> dict[str, dict[str, np.ndarray]]:
-    """Maps of the agents that see demonstrations; the others' one number stands beside the case."""
-    seeing = [agent for agent in agents if agent in means and agent not in maps.repeated]
-    panels = {}
-    for c, case in enumerate(config.cases):
-        alone = [f"{TITLES[a]} {means[a][c, 0, 0]:.2f}" for a in means if a in maps.repeated]
-        title = f"{case}\n(shown nothing: {', '.join(alone)})" if alone else case
-        panels[title] = {TITLES[agent]: means[agent][c] for agent in seeing}
-    return panels if seeing else {}
+def _shown_nothing(config: Config, maps: Maps, means: dict[str, np.ndarray]) -> str:
+    """The one number per case of the agents that see no demonstrations."""
+    told = [
+        f"{TITLES[agent]} "
+        + ", ".join(f"{means[agent][c, 0, 0]:.2f} ({case})" for c, case in enumerate(config.cases))
+        for agent in means
+        if agent in maps.repeated
+    ]
+    return "\n".join(("Shown nothing, and so the same in all cells:", *told)) if told else ""
 
 
 def _slices(
@@ -227,7 +230,8 @@ def _slices(
     panels: dict[str, dict[str, plots.Line]] = {case: {} for case in config.cases}
     for c, case in enumerate(config.cases):
         for agent, values in regret.items():
-            along = np.moveaxis(values[c], axis, 0)
-            points = [_iqm(place[None, None], agent in maps.repeated) for place in along]
-            panels[case][TITLES[agent]] = plots.Line(np.arange(len(points)), *np.array(points).T)
+            repeated = agent in maps.repeated
+            along = np.moveaxis(values[c], axis, 0)[: 1 if repeated else None]
+            points = np.array([_iqm(place[None, None], repeated) for place in along])
+            panels[case][TITLES[agent]] = plots.Line(np.arange(len(points)), *points.T)
     return panels

@@ -189,9 +189,11 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         demo, sooner = "none", "-"
         if row["demonstration"]:
-            demo = f"{row['demonstration']} ({row['demonstration_return']:.1f})"
+            demo = f"{row['demonstration']} ({text.score(row['demonstration_return'])})"
             sooner = f"{row['sooner']} of {len(row['final'])} seeds"
-        final = f"{row['final_mean']:.1f} ± {row['final_interval']:.1f}"
+        final = text.score(row["final_mean"])
+        if len(row["final"]) > 1:
+            final += f" ± {text.score(row['final_interval'], row['final_mean'])}"
         reached = [_steps(row[name]) for name in ("reached", "reached_without")]
         lines.append((row["env"], demo, row["agent"], final, *reached, sooner))
     return text.markdown(lines)

@@ -3,6 +3,7 @@
 Each plays well; how often it acts at random instead makes it mediocre.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -60,6 +61,41 @@ SCRIPTS = {
 }
 # Mostly the same action, now and then another: steadily wrong.
 BAD_EPSILON = 0.2
+
+
+class Mediocre(NamedTuple):
+    """A share of random actions, and the mean returns that it was chosen by."""
+
+    epsilon: float
+    at_random: float  # all actions at random
+    own: float  # none
+    between: float  # with `epsilon`
+
+    @property
+    def share(self) -> float:
+        """Where it lies between random play, 0, and the policy's own, 1; NaN if they are alike."""
+        better = self.own - self.at_random
+        return (self.between - self.at_random) / better if better > 0 else math.nan
+
+
+def mediocre(mean_return: Callable[[float], float], *, trials: int = 6) -> Mediocre:
+    """The share of random actions that brings a policy half-way down to random play.
+
+    Args:
+      mean_return: of some episodes with a share of random actions.
+      trials: shares that are tried, each half as far from the last as that from the one before.
+    """
+    at_random, own = mean_return(1.0), mean_return(0.0)
+    tried: list[Mediocre] = []
+    epsilon, step = 0.5, 0.25
+    for _ in range(trials):
+        tried.append(Mediocre(epsilon, at_random, own, mean_return(epsilon)))
+        too_good = tried[-1].share - 0.5
+        if math.isnan(too_good) or abs(too_good) < 0.1:
+            break
+        epsilon += step if too_good > 0 else -step
+        step /= 2
+    return min(tried, key=lambda each: abs(each.share - 0.5))
 
 
 def find(env: str) -> Script | None:
