@@ -24,7 +24,7 @@ from bqfd_jax.agents import BqfdConfig, PddDqnConfig, make_agent
 from bqfd_jax.replay import make_replay
 from bqfd_jax.streams import KeyStream
 from bqfd_jax.training import on_device
-from experiments.expert_quality import training as map_training
+from experiments.expert_quality import cells as map_cells
 from experiments.expert_quality.cells import Cell, make_inputs
 from experiments.expert_quality.config import Config
 
@@ -243,7 +243,7 @@ def use_keys_in_the_map(keys, agent):
     config = Config(
         size=3, seeds=1, episodes=2, qualities=("eta=1",), quantities=("2",), torso=(4,), hidden=4
     )
-    training = map_training.make_training(config, agent)
+    training = map_cells.cell_training(config, agent)
     inputs = make_inputs(config, Cell("bomb", "eta=1", "2"), 0)
     train = quick_jit(lambda key, inputs: training.run(training.init(key, inputs), inputs))
     jax.block_until_ready(train(keys.key(1), inputs))
@@ -267,7 +267,7 @@ def test_keys_are_used_once(user):
 
 @pytest.mark.parametrize("user", ["the map", "the map, tabular"])
 def test_a_stream_within_the_reach_of_a_split_is_found(user, monkeypatch):
-    monkeypatch.setattr(map_training, "KeyStream", types.SimpleNamespace(DEMONSTRATIONS=0))
+    monkeypatch.setattr(map_cells, "KeyStream", types.SimpleNamespace(DEMONSTRATIONS=0))
     keys = RecordedKeys()
     KEY_USERS[user](keys)
     assert keys.repeated()

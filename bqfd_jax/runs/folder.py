@@ -3,7 +3,7 @@
 import fcntl
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ def prepare(
     name: str,
     resume: bool = False,
     can_resume: bool = True,
+    fill: Callable[[Path], None] = lambda out: None,
 ) -> Path:
     """Makes a run folder, or checks that an old one can be resumed.
 
@@ -31,6 +32,8 @@ def prepare(
       name: of the experiment, for new folders.
       resume: continue what is there.
       can_resume: whether the experiment knows how to go on.
+      fill: puts what the run needs besides into a new folder, before there is a `config.json`: what
+        has one can be resumed.
 
     Returns:
       The folder; it holds `config.json`.
@@ -42,6 +45,7 @@ def prepare(
         return out
     try:
         out.mkdir(parents=True, exist_ok=True)
+        fill(out)
         write_config(out, config)
     except OSError as error:
         raise UsageError(f"cannot write to {out}: {error.strerror or error}") from error
@@ -58,10 +62,14 @@ def check(
         raise UsageError(f"--out {out} is a file; name a folder")
     if resume:
         _check_same(out, read_config(out), json.loads(json.dumps(config)))
-    # A run that was killed while it wrote its config has left nothing worth keeping.
-    elif out.exists() and any(not item.name.startswith(".") for item in out.iterdir()):
+    # A run that was killed before it had a config has left nothing worth keeping.
+    elif out.exists() and any(not _is_leftover(item.name) for item in out.iterdir()):
         advice = "Continue it with --resume, or choose" if can_resume else "Choose"
         raise UsageError(f"{out} exists already. {advice} another --out.")
+
+
+def _is_leftover(name: str) -> bool:
+    return name.startswith(".") or (name.startswith("demonstration") and name.endswith(".npz"))
 
 
 def write_config(out: Path, config: dict[str, Any]) -> None:

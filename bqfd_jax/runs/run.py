@@ -44,11 +44,15 @@ def opened(job: Job, sink: Sink, *, in_memory: bool = False) -> Iterator[HostRun
         return
     name = f"{config.experiment}-{config.title.replace('/', '-').replace(':', '-')}"
     shown = {demo.name: demo.checksum for demo in job.demonstrations}
-    fields = config.stored() | {"demonstrations": shown}
-    out = folder.prepare(config.out, fields, name=name, resume=config.resume)
+    kept = job.demonstrations if config.demo in (("make",), ("given",)) else ()
+    out = folder.prepare(
+        config.out,
+        config.stored() | {"demonstrations": shown},
+        name=name,
+        resume=config.resume,
+        fill=functools.partial(keep_demonstrations, demonstrations=kept),
+    )
     with folder.sole_use(out):
-        if config.demo in (("make",), ("given",)):
-            keep_demonstrations(out, job.demonstrations)
         sink.say(describe(job, out))
         journal = Journal(out, sink, keep=config.keep_checkpoints, tensorboard=config.tensorboard)
         run = HostRun(job, journal, sink, resume=config.resume)

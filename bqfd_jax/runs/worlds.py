@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 from bqfd_jax import demos
 from bqfd_jax.demos import Demonstration
 from bqfd_jax.networks import Network
+from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.types import HostEnvironment
 
 
@@ -48,12 +49,17 @@ def kept_paths(folder: Path) -> list[Path]:
 
 
 def keep_demonstrations(folder: Path, demonstrations: Sequence[Demonstration]) -> None:
-    """Puts demonstrations that lie nowhere else into the run folder."""
+    """Puts demonstrations that lie nowhere else into the run folder; others there are not touched.
+
+    Raises:
+      UsageError: another file has the name.
+    """
     for number, demonstration in enumerate(demonstrations, start=1):
         path = folder / f"demonstration{'' if number == 1 else f'-{number}'}.npz"
-        # A run may have been killed while it wrote them.
         if not path.exists():
             demos.save(demonstration, path)
+        elif demos.load(path).checksum != demonstration.checksum:
+            raise UsageError(f"{path} is there already, with other content; choose another folder")
 
 
 def film_trouble(make: Callable[[], Any]) -> str | None:
