@@ -465,3 +465,10 @@ def test_a_run_in_a_given_environment_says_how_to_go_on(tmp_path):
             use(bqfd_jax.Run.load(tmp_path / "run"))
     # The best network may be of the first sitting.
     assert train(eval_period=20, eval_episodes=1, resume=True).best_policy is not None
+
+
+def test_rewards_that_are_far_too_large_are_told_of(tmp_path, capsys):
+    env = GymVector(SyncVectorEnv([Chain] * 2), transform_reward=lambda reward: 1e30 * reward)
+    config = configure(PddDqnConfig, batch_size=4, huber_delta=1.0, epsilon_values=(1.0,))
+    bqfd_jax.train(env, None, config, steps=200, learning_starts=10, log_period=50, hidden=4)
+    assert capsys.readouterr().out.count("rewards are very large") == 1

@@ -21,6 +21,8 @@ from bqfd_jax.training import demo_usage, on_host
 from bqfd_jax.training.evaluate import Evaluation, OnStep, make_evaluate
 from bqfd_jax.types import HostEnvironment, HostStep, Params
 
+# Scores or Q-values beyond this are no game's.
+_HUGE = 1e9
 # How often the bar moves and the sink is asked whether to stop, in steps of all environments.
 _CHUNK = 8
 
@@ -66,6 +68,7 @@ class HostRun:
         self._visits = demo_usage.visits(self.loop.state.replay)
         journal.open()
         self._evaluator: Evaluator | None = None
+        self._warned_of_scale = False
         self.is_saved = restored is not None  # the newest state that was to be saved
         # Of the best evaluation since the run was begun here.
         self._best_policy: Policy | None = None
