@@ -21,7 +21,7 @@ from bqfd_jax.training import demo_usage, on_host
 from bqfd_jax.training.evaluate import Evaluation, OnStep, make_evaluate
 from bqfd_jax.types import HostEnvironment, HostStep, Params
 
-# Scores or Q-values beyond this are no game's.
+# Losses, Q-values and scores beyond this are no game's.
 _HUGE = 1e9
 # How often the bar moves and the sink is asked whether to stop, in steps of all environments.
 _CHUNK = 8
