@@ -27,7 +27,7 @@ _AGENT_COLOURS = {
     "dqn": "#009e73",
 }
 _OTHER_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-# Curves of one colour, or that lie upon each other, stay apart by their style.
+# Curves of one colour stay apart by their style.
 _STYLES = ("-", "--", "-.", ":")
 
 
@@ -88,7 +88,7 @@ def lines(
                 marker="o" if len(line.x) <= 60 else None,
                 ms=3,
                 # Of curves that lie upon each other the later ones show at both sides.
-                lw=1.8 + 0.7 * number,
+                lw=1.6 + 0.7 * number,
                 zorder=3 - 0.1 * number,
             )
         axis.set(title=title, xlabel=x_label)
@@ -174,9 +174,9 @@ def _looks(labels: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Colour and style of each label."""
     seen: collections.Counter[str] = collections.Counter()
     for number, label in enumerate(labels):
-        named = [colour for text, colour in _AGENT_COLOURS.items() if text in label.lower()]
-        colour = named[0] if named else _OTHER_COLOURS[number % len(_OTHER_COLOURS)]
-        yield colour, _STYLES[(seen[colour] if named else number) % len(_STYLES)]
+        named = (colour for text, colour in _AGENT_COLOURS.items() if text in label.lower())
+        colour = next(named, _OTHER_COLOURS[number % len(_OTHER_COLOURS)])
+        yield colour, _STYLES[seen[colour] % len(_STYLES)]
         seen[colour] += 1
 
 
