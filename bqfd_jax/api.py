@@ -173,9 +173,11 @@ def _agent_of(config: AgentConfig) -> str:
 
 
 def _name(env: Any) -> str:
+    """An id; of anything else its name in brackets, by which nobody can make it again."""
     if isinstance(env, str):
         return env
-    return getattr(env, "name", None) or getattr(env, "__name__", None) or type(env).__name__
+    name = getattr(env, "name", None) or getattr(env, "__name__", None) or type(env).__name__
+    return f"<{name}>"
 
 
 def _world(env: Any, eval_env: Any, config: RunConfig, envs: int | None) -> tuple[World, RunConfig]:
@@ -198,7 +200,7 @@ def _world(env: Any, eval_env: Any, config: RunConfig, envs: int | None) -> tupl
 
 def _own(network: Any, world: World, config: RunConfig) -> MadeNetwork:
     seen = seen_shape(world.example(), config.stack)
-    return MadeNetwork(networks.own_network(network, **seen), None)
+    return MadeNetwork(networks.own_network(network, **seen), None, network)
 
 
 class _TrainSink(Sink):

@@ -120,7 +120,7 @@ def test_without_demonstrations_it_is_dqn_and_configs_choose_the_agent():
         train("CartPole-v1", None, {})
     # A class is a function that makes one.
     result = train(Chain, envs=2, steps=16, learning_starts=8, hidden=4)
-    assert (result.summary["agent"], result.summary["game"]) == ("dqn", "Chain")
+    assert (result.summary["agent"], result.summary["game"]) == ("dqn", "<Chain>")
 
 
 def test_options_are_checked():
@@ -452,3 +452,23 @@ def test_files_that_are_no_policy(tmp_path):
     write_npz(path, **arrays | {"meta": np.array(json.dumps(meta | {"kind": "frames"}))})
     with pytest.raises(PolicyError, match="is a frames"):
         load_policy(path)
+
+
+def test_a_run_in_a_given_environment_says_how_to_go_on(tmp_path):
+    options = {"steps": 40, "learning_starts": 10, "log_period": 20, "out": tmp_path / "run"}
+    config = configure(PddDqnConfig, batch_size=4)
+    train = functools.partial(bqfd_jax.train, Chain, None, config, progress=False, **options)
+    first = train(eval_period=20, eval_episodes=1, callbacks=lambda row: row["step"] >= 20)
+    assert first.stopped
+    for use in (bqfd_jax.Run.resume, bqfd_jax.Run.evaluate):
+        with pytest.raises(ValueError, match=r"in <Chain>, which was given .* resume=True"):
+            use(bqfd_jax.Run.load(tmp_path / "run"))
+    # The best network may be of the first sitting.
+    assert train(eval_period=20, eval_episodes=1, resume=True).best_policy is not None
+
+
+def test_rewards_that_are_far_too_large_are_told_of(tmp_path, capsys):
+    env = GymVector(SyncVectorEnv([Chain] * 2), transform_reward=lambda reward: 1e30 * reward)
+    config = configure(PddDqnConfig, batch_size=4, huber_delta=1.0, epsilon_values=(1.0,))
+    bqfd_jax.train(env, None, config, steps=200, learning_starts=10, log_period=50, hidden=4)
+    assert capsys.readouterr().out.count("rewards are very large") == 1

@@ -150,6 +150,11 @@ class GymWorld:
     def make(self, lanes: int, stream: EnvStream, **options: Any) -> GymVector:
         """Environments side by side; raises `UsageError` if they cannot be made or learnt."""
         config = self._config
+        if self._env == config.env and config.env.startswith("<"):
+            raise UsageError(
+                f"the run was trained in {config.env}, which was given to bqfd_jax.train: only "
+                "train(..., out=..., resume=True) with the same environment can go on"
+            )
         try:
             return GymVector(
                 self._env,

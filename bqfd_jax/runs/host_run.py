@@ -9,7 +9,7 @@ import optax
 
 from bqfd_jax import demos
 from bqfd_jax.envs.host import HostEnvironmentError
-from bqfd_jax.policy import Policy, save_policy
+from bqfd_jax.policy import Policy, load_policy, save_policy
 from bqfd_jax.runs import text
 from bqfd_jax.runs.errors import RunError, Stopped
 from bqfd_jax.runs.job import Job
@@ -21,6 +21,8 @@ from bqfd_jax.training import demo_usage, on_host
 from bqfd_jax.training.evaluate import Evaluation, OnStep, make_evaluate
 from bqfd_jax.types import HostEnvironment, HostStep, Params
 
+# Losses, Q-values and scores beyond this are no game's.
+_HUGE = 1e9
 # How often the bar moves and the sink is asked whether to stop, in steps of all environments.
 _CHUNK = 8
 
@@ -66,9 +68,10 @@ class HostRun:
         self._visits = demo_usage.visits(self.loop.state.replay)
         journal.open()
         self._evaluator: Evaluator | None = None
+        self._warned_of_scale = False
         self.is_saved = restored is not None  # the newest state that was to be saved
         # Of the best evaluation since the run was begun here.
-        self.best_policy: Policy | None = None
+        self._best_policy: Policy | None = None
 
     def _templates(self) -> dict[str, Any]:
         """Shapes of all that a checkpoint holds."""
@@ -81,6 +84,15 @@ class HostRun:
     def updates(self) -> int:
         """Updates made, pre-training included."""
         return int(self.loop.state.learner.updates)
+
+    @property
+    def best_policy(self) -> Policy | None:
+        """Acts by the network of the highest evaluation, which may be of an earlier sitting."""
+        out = self.journal.folder
+        if self._best_policy is None and out is not None and (out / "policy-best.npz").exists():
+            # Of somebody's own network only the parameters are in the file.
+            return load_policy(out / "policy-best.npz", network=self.job.made.given)
+        return self._best_policy
 
     @property
     def played_params(self) -> Params:
@@ -178,11 +190,11 @@ class HostRun:
         if score < max((row["eval_mean"] for row in self.journal.evaluations), default=score):
             return
         # A copy: training takes over the memory of its state.
-        self.best_policy = self.job.policy(jax.tree.map(np.array, params))
+        self._best_policy = self.job.policy(jax.tree.map(np.array, params))
         if self.journal.folder is None:
             return
         try:
-            save_policy(self.best_policy, self.journal.folder / "policy-best.npz")
+            save_policy(self._best_policy, self.journal.folder / "policy-best.npz")
         except OSError as error:
             self.sink.warn(f"the best network so far could not be saved: {error}")
 

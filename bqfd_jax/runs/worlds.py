@@ -16,6 +16,7 @@ class MadeNetwork(NamedTuple):
 
     network: Network
     made_with: dict[str, Any] | None  # None: somebody's own
+    given: Any = None  # what somebody gave as a network
 
 
 class World(Protocol):
