@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from bqfd_jax import console, files
+from bqfd_jax.agents.presets import AGENTS
 from bqfd_jax.runs import folder, stored, text
 from bqfd_jax.runs.compare import compare as compare_runs
 from bqfd_jax.runs.errors import UsageError
@@ -35,7 +36,29 @@ def parse(
 ) -> Result:
     """Calls what the arguments of a package's command are for, be it a config or a function."""
     called = f"{prog(package)} {command}".rstrip()
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if "--help-all" in arguments:
+        arguments = ["--help"]
+    elif {"-h", "--help"} & {*arguments} and "bqfd" in getattr(kind, "__dataclass_fields__", ()):
+        kind, options["default"] = _shown_in_help(options.get("default") or kind(), arguments)
+        options["description"] += "\n--help-all tells of the other agents' hyper-parameters, too."
     return tyro.cli(kind, args=arguments, prog=called, **options)
+
+
+def _shown_in_help(config: Any, arguments: Sequence[str]) -> tuple[type, Any]:
+    """A config's type and itself, with the hyper-parameters of the named agents, or of its own."""
+    named = {name for name in AGENTS if name in arguments}
+    chosen = named or {getattr(config, "agent", None), *getattr(config, "agents", ())}
+    fields = {field.name: field for field in dataclasses.fields(config)}
+    hidden = [
+        (name, tyro.conf.Suppress[fields[name].type], getattr(config, name))
+        for name in AGENTS
+        if name not in chosen
+    ]
+    kind = dataclasses.make_dataclass(
+        type(config).__name__, hidden, bases=(type(config),), frozen=True
+    )
+    return kind, kind(**{name: getattr(config, name) for name in fields})
 
 
 def evaluate(

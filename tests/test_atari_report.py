@@ -246,7 +246,7 @@ def test_values_that_cannot_be_meant(options, message):
 
 def test_without_envpool_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
-    with pytest.raises(UsageError, match=r"bqfd-jax\[atari\]"):
+    with pytest.raises(UsageError, match=r"pip install -e '\.\[atari\]'"):
         parse([]).check()
 
 

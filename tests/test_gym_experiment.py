@@ -298,7 +298,7 @@ def test_rows_of_the_comparison_by_hand(tmp_path):
     half = stats.t.ppf(0.975, 1) * np.std([8, 4], ddof=1) / np.sqrt(2)
     assert row["final_interval"] == pytest.approx(half)
     text = comparing.table([comparing._row(without, results), row])
-    assert "| mediocre (5.00) | bqfd | 6.00 ± 25.4 | 0 never | 20 never | 1 of 2 seeds |" in text
+    assert "| mediocre (5.0) | bqfd | 6.0 ± 25.4 | 0 never | 20 never | 1 of 2 seeds |" in text
     comparing.draw(tmp_path / "c.png", results)
     assert (tmp_path / "c.png").stat().st_size > 5000
 

@@ -77,7 +77,7 @@ def test_grids_hide_what_cannot_be_reached_and_have_a_scale_each(drawn, tmp_path
     assert second.images[0].get_clim() == (-0.2, 0.2)
     assert [line.get_xdata().tolist() for line in first.lines] == [[0, 1], [0, 0]]
     assert first.get_title() == "case: a"
-    assert [(text.get_text(), text.get_position()) for text in first.texts] == [("X", (1, 1))]
+    assert [(text.get_text(), text.xy) for text in first.texts] == [("X", (1, 1))]
 
 
 def test_grids_of_zeros_can_be_drawn(tmp_path):

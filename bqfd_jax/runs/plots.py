@@ -27,7 +27,7 @@ _AGENT_COLOURS = {
     "dqn": "#009e73",
 }
 _OTHER_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-# Curves of one colour, or that lie upon each other, stay apart by their style.
+# Curves of one colour stay apart by their style.
 _STYLES = ("-", "--", "-.", ":")
 
 
@@ -75,11 +75,22 @@ def lines(
     figure, axes = _panels(len(panels))
     for axis, (title, labelled) in zip(axes.flat, panels.items(), strict=False):
         _draw_references(axis, (references or {}).get(title, {}))
-        for (label, line), (colour, style) in zip(labelled.items(), _looks(labelled), strict=True):
+        looks = zip(labelled.items(), _looks(labelled), strict=True)
+        for number, ((label, line), (colour, style)) in enumerate(looks):
             if line.low is not None:
                 axis.fill_between(line.x, line.low, line.high, color=colour, alpha=0.2, lw=0)
-            marker = "o" if len(line.x) <= 60 else None
-            axis.plot(line.x, line.y, style, color=colour, lw=1.8, marker=marker, ms=3, label=label)
+            axis.plot(
+                line.x,
+                line.y,
+                style,
+                label=label,
+                color=colour,
+                marker="o" if len(line.x) <= 60 else None,
+                ms=3,
+                # Of curves that lie upon each other the later ones show at both sides.
+                lw=1.6 + 0.7 * number,
+                zorder=3 - 0.1 * number,
+            )
         axis.set(title=title, xlabel=x_label)
         axis.legend(frameon=False, fontsize=8)
         if log_x:
@@ -163,9 +174,9 @@ def _looks(labels: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Colour and style of each label."""
     seen: collections.Counter[str] = collections.Counter()
     for number, label in enumerate(labels):
-        named = [colour for text, colour in _AGENT_COLOURS.items() if text in label.lower()]
-        colour = named[0] if named else _OTHER_COLOURS[number % len(_OTHER_COLOURS)]
-        yield colour, _STYLES[(seen[colour] if named else number) % len(_STYLES)]
+        named = (colour for text, colour in _AGENT_COLOURS.items() if text in label.lower())
+        colour = next(named, _OTHER_COLOURS[number % len(_OTHER_COLOURS)])
+        yield colour, _STYLES[seen[colour] % len(_STYLES)]
         seen[colour] += 1
 
 
@@ -184,7 +195,7 @@ def grids(
         above the diagonal are not shown; a path gives the column at each row.  Every grid has a
         scale of its own: where one agent's values are large, another's would all look alike.
       colour_label: what the colours mean.
-      goals: row title -> what is written into the last corner.
+      goals: row title -> what lies in the last corner.
     """
     num_columns = max(len(row) for row in panels.values())
     figure = Figure(figsize=(3.9 * num_columns, 3.3 * len(panels)), layout="constrained")
@@ -200,7 +211,15 @@ def grids(
             for seed_path in paths:
                 axis.plot(seed_path, np.arange(len(seed_path)), color="k", lw=0.9, alpha=0.45)
             size = len(values)
-            axis.text(size - 1, size - 1, goals.get(row_title, ""), ha="right", va="bottom")
+            if row_title in goals:
+                axis.annotate(
+                    goals[row_title],
+                    xy=(size - 1, size - 1),
+                    xytext=(size - 1, 0.72 * size),
+                    ha="right",
+                    fontsize=9,
+                    arrowprops={"arrowstyle": "->"},
+                )
             axis.set_title(f"{row_title}: {title}", fontsize=10)
             axis.set(xticks=[], yticks=[], xlabel="column", ylabel="row", facecolor="0.8")
             axis.set(xlim=(-0.5, size - 0.5), ylim=(size - 0.5, -0.5))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 def score(value: float, *beside: float) -> str:
     """A score with as many digits as it needs, or as those beside it do: returns may be 0 to 1."""
     largest = max(map(abs, (value, *beside)))
-    return f"{value:.{3 if largest < 2 else 2 if largest < 20 else 1}f}"
+    return f"{value:.{3 if largest < 2 else 1}f}"
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:

@@ -5,11 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from bqfd_jax.agents.presets import AGENTS
 from bqfd_jax.envs.deep_sea_values import is_optimal
 from bqfd_jax.runs import plots, text
 
 from .config import Config
 from .training import Result
+
+TITLES = {name: kind.title for name, kind in AGENTS.items()}
 
 
 def summarise(config: Config, best: dict[str, float], results: dict[str, Result]) -> dict[str, Any]:
@@ -73,7 +76,7 @@ def draw(config: Config, best: dict[str, float], results: dict[str, Result], out
 
     def curves(per_agent: dict[str, np.ndarray]) -> dict[str, dict[str, plots.Line]]:
         return {
-            case: {name: plots.over_seeds(values[i]) for name, values in per_agent.items()}
+            case: {TITLES[name]: plots.over_seeds(values[i]) for name, values in per_agent.items()}
             for i, case in enumerate(config.cases)
         }
 
@@ -88,13 +91,13 @@ def draw(config: Config, best: dict[str, float], results: dict[str, Result], out
         out / "learnt.png",
         {
             case: {
-                name: ((q[i, ..., 1] - q[i, ..., 0]).mean(0), paths(q[i]))
+                TITLES[name]: ((q[i, ..., 1] - q[i, ..., 0]).mean(0), paths(q[i]))
                 for name, (_, _, q, _) in results.items()
             }
             for i, case in enumerate(config.cases)
         },
         colour_label="Q(right) - Q(left), mean of seeds; lines: the greedy path of every seed",
-        goals={"treasure": "★", "bomb": "✖"},
+        goals={case: case for case in config.cases},
     )
     weights = {n: r.visit_weights for n, r in results.items() if r.visit_weights is not None}
     if weights:
