@@ -12,38 +12,17 @@ from bqfd_jax.envs.host import HostEnvironmentError
 from bqfd_jax.policy import Policy, load_policy, save_policy
 from bqfd_jax.runs import text
 from bqfd_jax.runs.errors import RunError, Stopped
-from bqfd_jax.runs.job import Job
+from bqfd_jax.runs.job import Evaluator, Job
 from bqfd_jax.runs.journal import Journal
 from bqfd_jax.runs.loop import follow
 from bqfd_jax.runs.sinks import Sink
-from bqfd_jax.streams import KeyStream
 from bqfd_jax.training import demo_usage, on_host
-from bqfd_jax.training.evaluate import Evaluation, OnStep, make_evaluate
-from bqfd_jax.types import HostEnvironment, HostStep, Params
+from bqfd_jax.types import HostStep, Params
 
-# Scores or Q-values beyond this are no game's.
+# Losses, Q-values and scores beyond this are no game's.
 _HUGE = 1e9
 # How often the bar moves and the sink is asked whether to stop, in steps of all environments.
 _CHUNK = 8
-
-
-class Evaluator:
-    """Environments that nobody learns from, ready to be played again and again."""
-
-    def __init__(self, job: Job, env: HostEnvironment):
-        self._config = job.config
-        self._evaluate = make_evaluate(
-            job.agent.q_values,
-            env,
-            stack=job.config.stack,
-            epsilon=job.config.eval_epsilon,
-            max_steps=job.config.eval_max_steps,
-        )
-
-    def __call__(self, params: Params, step: int, on_step: OnStep | None = None) -> Evaluation:
-        """One episode in every environment, with the network of that agent step."""
-        key = jax.random.fold_in(jax.random.key(self._config.seed), KeyStream.EVALUATION)
-        return self._evaluate(jax.random.fold_in(key, step), params, on_step)
 
 
 class HostRun:
@@ -131,7 +110,19 @@ class HostRun:
             "train_score": float(np.mean(scores)) if scores else None,
         }
         self.journal.write(row)
+        self._warn_of_scale(row)
         return row
+
+    def _warn_of_scale(self, row: dict[str, Any]) -> None:
+        """Says once that rewards are so large that nothing good can be learnt from them."""
+        names = ("loss", "mean_q", "train_score")
+        largest = max(abs(row.get(name) or 0.0) for name in names)
+        if largest > _HUGE and not self._warned_of_scale:
+            self._warned_of_scale = True
+            self.sink.warn(
+                f"values of {largest:.3g} at step {row['step']}: rewards are very large; scale "
+                "them to about 1, by a wrapper or `transform_reward`"
+            )
 
     def _demo_usage(self) -> dict[str, float]:
         """Of the draws since the last row."""

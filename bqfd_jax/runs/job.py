@@ -14,7 +14,9 @@ from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.machine import check_memory
 from bqfd_jax.runs.worlds import MadeNetwork, World
+from bqfd_jax.streams import KeyStream
 from bqfd_jax.training import on_host
+from bqfd_jax.training.evaluate import Evaluation, OnStep, make_evaluate
 from bqfd_jax.types import HostEnvironment, Params, Row
 
 
@@ -62,6 +64,25 @@ class Job:
             params,
             stack=self.config.stack,
         )
+
+
+class Evaluator:
+    """Environments that nobody learns from, ready to be played again and again."""
+
+    def __init__(self, job: Job, env: HostEnvironment):
+        self._config = job.config
+        self._evaluate = make_evaluate(
+            job.agent.q_values,
+            env,
+            stack=job.config.stack,
+            epsilon=job.config.eval_epsilon,
+            max_steps=job.config.eval_max_steps,
+        )
+
+    def __call__(self, params: Params, step: int, on_step: OnStep | None = None) -> Evaluation:
+        """One episode in every environment, with the network of that agent step."""
+        key = jax.random.fold_in(jax.random.key(self._config.seed), KeyStream.EVALUATION)
+        return self._evaluate(jax.random.fold_in(key, step), params, on_step)
 
 
 def make_job(

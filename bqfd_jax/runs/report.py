@@ -14,8 +14,8 @@ from bqfd_jax.policy import save_policy
 from bqfd_jax.runs import plots, text, video
 from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import RunError
-from bqfd_jax.runs.host_run import Evaluator, HostRun
-from bqfd_jax.runs.job import Job
+from bqfd_jax.runs.host_run import HostRun
+from bqfd_jax.runs.job import Evaluator, Job
 from bqfd_jax.runs.machine import duration, peak_memory_gb
 from bqfd_jax.types import Params
 

@@ -19,8 +19,8 @@ from bqfd_jax.runs.checkpoint import Checkpointer
 from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import Stopped, UsageError
 from bqfd_jax.runs.gym import GymConfig, GymWorld
-from bqfd_jax.runs.host_run import Evaluator, HostRun
-from bqfd_jax.runs.job import Job, make_job
+from bqfd_jax.runs.host_run import HostRun
+from bqfd_jax.runs.job import Evaluator, Job, make_job
 from bqfd_jax.runs.journal import Journal
 from bqfd_jax.runs.metrics import read_jsonl
 from bqfd_jax.runs.sinks import Sink
