@@ -195,6 +195,14 @@ def test_a_pipe_is_no_file(tmp_path, read):
     assert "pipe.npz is no regular file" in str(caught[0])
 
 
+def test_a_pipe_is_no_archive_of_pictures(tmp_path):
+    folder = head_folder(tmp_path, b"")
+    (archive,) = folder.glob("*.tar.bz2")
+    archive.unlink()
+    os.mkfifo(archive)
+    refused("holds no trial", importing.read, "atari-head", folder)
+
+
 def test_a_folder_is_no_file(tmp_path):
     with pytest.raises(demos.DemonstrationError, match="is no regular file"):
         demos.load(tmp_path)

@@ -180,7 +180,7 @@ def _trials_of(tables: Sequence[_Place]) -> list[_Trial]:
     for table in tables:
         stem = table.name.removesuffix(".txt")
         for pictures in (table.parent / stem, table.parent / (stem + _PICTURES)):
-            if table.is_file() and pictures.exists():
+            if table.is_file() and (pictures.is_file() or pictures.is_dir()):
                 trials.append(_Trial(stem, table, pictures))
                 break
     return trials
