@@ -12,7 +12,16 @@ import h5py
 import numpy as np
 import pytest
 from test_frames import recorded
-from test_importing import BREAKOUT, Head, minari, minari_episode, save_arrays, two_games
+from test_importing import (
+    BREAKOUT,
+    Head,
+    agc,
+    agc_lines,
+    minari,
+    minari_episode,
+    save_arrays,
+    two_games,
+)
 
 from bqfd_jax import demos, limits
 from bqfd_jax.demos import importing
@@ -184,6 +193,14 @@ def test_a_pipe_is_no_file(tmp_path, read):
     assert not thread.is_alive()
     assert isinstance(caught[0], FileError)
     assert "pipe.npz is no regular file" in str(caught[0])
+
+
+def test_a_pipe_is_no_archive_of_pictures(tmp_path):
+    folder = head_folder(tmp_path, b"")
+    (archive,) = folder.glob("*.tar.bz2")
+    archive.unlink()
+    os.mkfifo(archive)
+    refused("holds no trial", importing.read, "atari-head", folder)
 
 
 def test_a_folder_is_no_file(tmp_path):
@@ -365,3 +382,11 @@ def test_postscript_is_no_picture(tmp_path, monkeypatch):
     with pytest.raises(demos.DemonstrationError, match="is no picture that can be read"):
         importing.read("atari-head", trial.folder(tmp_path / "breakout"))
     assert not started
+
+
+def test_a_picture_on_the_disk_that_is_larger_than_any_is_not_read(tmp_path):
+    agc(tmp_path, lines=agc_lines(6))
+    picture = next(tmp_path.glob("screens/*/*/4.png"))
+    with picture.open("r+b") as file:
+        file.truncate(2**30)
+    refused(r"4\.png has more than", importing.read, "agc", tmp_path)

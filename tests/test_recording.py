@@ -929,6 +929,29 @@ def test_a_full_disk_sends_the_journal_elsewhere(tmp_path, elsewhere, monkeypatc
     assert not list(tmp_path.iterdir())
 
 
+def test_a_journal_that_can_go_nowhere_keeps_what_it_has(tmp_path, monkeypatch):
+    told, write, full = [], os.write, [False]
+
+    def write_or_fail(descriptor, data):
+        if full[0]:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write_or_fail)
+    kept = journal.Journal(tmp_path / "mine.npz", "Freeway", told.append)
+    kept.update([[1, 2]])
+    full[0] = True
+    for games in ([[1, 2, 0]], [[1, 2, 0, 1]]):
+        kept.update(games)
+        assert journal.read(kept.path) == ("Freeway", [[1, 2]])
+    # Told once, not at every step.
+    (text,) = told
+    assert "UNSAVED PLAY IS NOT KEPT" in text
+    full[0] = False
+    kept.update([[1, 2, 0, 1, 1]])
+    assert journal.read(kept.path) == ("Freeway", [[1, 2, 0, 1, 1]])
+
+
 def test_a_save_that_fails_goes_elsewhere_and_says_so(tmp_path, elsewhere):
     told = []
     folder = tmp_path / "mine"

@@ -34,6 +34,17 @@ def fallback_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="bqfd-jax-"))
 
 
+def create(path: Path) -> tuple[int, Path]:
+    """A new file to write, and its name: `path`, or that with a number if it is taken."""
+    number, name = 1, path
+    while True:
+        try:
+            return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), name
+        except FileExistsError:
+            number += 1
+            name = path.with_name(f"{path.stem}-{number}{path.suffix}")
+
+
 class Journal:
     """Keeps a file that says what was played so far; moves elsewhere if it cannot be written."""
 
@@ -42,6 +53,7 @@ class Journal:
         self.path: Path | None = None  # once there is a file
         self._wanted = path.with_name(path.name + ENDING)
         self._game, self._warn = game, warn
+        self._warning = ""  # the last one
         self._descriptor: int | None = None
         self._written: Games = []
 
@@ -55,25 +67,38 @@ class Journal:
         if games == self._written:
             return
         try:
-            self._write(games)
+            self._write(games, self._wanted)
+            return
         except OSError as error:
-            self.remove()
-            wanted, self._wanted = self._wanted, fallback_folder() / self._wanted.name
-            try:
-                self._write(games)
-            except OSError as other:
-                self._warn(f"UNSAVED PLAY IS NOT KEPT: {error}; nor elsewhere: {other}")
-                return
-            self._warn(f"{wanted} cannot be written: {error}. UNSAVED PLAY IS KEPT IN {self.path}")
+            why = str(error)
+        try:
+            self._write(games, fallback_folder() / self._wanted.name)
+            warning = (
+                f"{self._wanted} cannot be written: {why}. UNSAVED PLAY IS KEPT IN {self.path}"
+            )
+        except OSError as error:
+            warning = f"UNSAVED PLAY IS NOT KEPT: {why}; nor elsewhere: {error}"
+        if warning != self._warning:
+            self._warn(warning)
+        self._warning = warning
 
-    def _write(self, games: Games) -> None:
-        if self._descriptor is None:
-            self.path = _free_name(self._wanted)
-            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            self._line({"game": self._game})
-        self._line(_difference(self._written, games))
+    def _write(self, games: Games, path: Path) -> None:
+        """Goes on with the file, or begins another that has everything before the old one goes."""
+        old, is_new = self.path, self._descriptor is None
+        try:
+            if is_new:
+                self._descriptor, self.path = create(path)
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+                self._line({"game": self._game})
+            self._line(_difference(self._written, games))
+        except OSError:
+            if self._descriptor is not None:
+                self.remove() if is_new else self._close()
+            self.path = old
+            raise
         self._written = [list(game) for game in games]
+        if is_new and old not in (None, self.path):
+            old.unlink(missing_ok=True)
 
     def _line(self, value: Any) -> None:
         # Not through a buffer of this process, which would be lost with it.
@@ -90,14 +115,6 @@ class Journal:
         if self._descriptor is not None:
             self._close()
             self.path.unlink(missing_ok=True)
-
-
-def _free_name(path: Path) -> Path:
-    number = 1
-    while path.exists():
-        number += 1
-        path = path.with_name(f"{path.name.removesuffix(ENDING)}-{number}{ENDING}")
-    return path
 
 
 def _difference(old: Games, new: Games) -> dict[str, Any]:

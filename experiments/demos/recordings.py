@@ -10,7 +10,7 @@ from bqfd_jax.demos import ActionDemonstration
 from bqfd_jax.demos.making import recording
 from bqfd_jax.runs.errors import UsageError
 
-from .journal import Journal, fallback_folder
+from .journal import Journal, create, fallback_folder
 
 
 class Files:
@@ -59,7 +59,9 @@ class Files:
     def _write(self, demonstration: ActionDemonstration) -> None:
         path = self.path
         if self.saved is None or not recording.continues(demonstration, self.saved):
-            path = self._reserve()
+            # Two recorders may want the same name.
+            descriptor, path = create(self._wanted)
+            os.close(descriptor)
         try:
             demos.save(dataclasses.replace(demonstration, name=path.stem), path)
         except BaseException:
@@ -77,19 +79,6 @@ class Files:
             and len(self.saved.actions) == len(demonstration.actions)
             and recording.continues(self.saved, demonstration)
         )
-
-    def _reserve(self) -> Path:
-        number = 1
-        while True:
-            path = self._wanted
-            if number > 1:
-                path = path.with_name(f"{path.stem}-{number}{path.suffix}")
-            try:
-                # Two recorders may want the same name.
-                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-                return path
-            except FileExistsError:
-                number += 1
 
 
 def describe(saved: ActionDemonstration, path: Path) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from bqfd_jax.demos.importing import actions, games, screens, takes
 from bqfd_jax.demos.importing.build import Builder, Imported, Wanted
 from bqfd_jax.demos.schema import DemonstrationError
+from bqfd_jax.files import read_bytes
 
 _FIELDS = ("frame", "reward", "score", "terminal", "action")
 _FLAGS = {"True": True, "False": False, "1": True, "0": False, "null": None}
@@ -69,7 +70,8 @@ def _add_recording(builder: Builder, file: Path, pictures: Path) -> None:
 
     def screen(name: str) -> np.ndarray:
         picture = pictures / f"{name}.png"
-        return screens.decode_screen(picture.read_bytes(), str(picture))
+        data = read_bytes(picture, most=screens.MAX_BYTES, error=DemonstrationError)
+        return screens.decode_screen(data, str(picture))
 
     def has_picture(name: str) -> bool:
         return (pictures / f"{name}.png").is_file()

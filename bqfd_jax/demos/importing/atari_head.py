@@ -25,8 +25,6 @@ from bqfd_jax.limits import BoundedReader
 _FIELDS = ("frame_id", "episode_id", "score", "duration(ms)", "unclipped_reward", "action")
 _HEADER = (*_FIELDS, "gaze_positions")
 _PICTURES = ".tar.bz2"
-# Screens take a few kilobytes; whatever is larger is none.
-_MAX_PICTURE = 2**18
 # That an archive may hold beside those of its table.
 _MORE_PICTURES = 1_000
 
@@ -182,7 +180,7 @@ def _trials_of(tables: Sequence[_Place]) -> list[_Trial]:
     for table in tables:
         stem = table.name.removesuffix(".txt")
         for pictures in (table.parent / stem, table.parent / (stem + _PICTURES)):
-            if table.is_file() and pictures.exists():
+            if table.is_file() and (pictures.is_file() or pictures.is_dir()):
                 trials.append(_Trial(stem, table, pictures))
                 break
     return trials
@@ -191,14 +189,15 @@ def _trials_of(tables: Sequence[_Place]) -> list[_Trial]:
 def _read_pictures(place: _Place, names: set[str]) -> tuple[dict[str, bytes], int]:
     """The pictures of some names as they lie there, and how many there are of others."""
     if place.is_dir():
-        there = {file.name.removesuffix(".png"): file for file in place.iterdir()}
+        files = (file for file in place.iterdir() if file.name.endswith(".png"))
+        there = {file.name.removesuffix(".png"): file for file in files}
         found = {
-            name: read_bytes(there[name], most=_MAX_PICTURE, error=DemonstrationError)
+            name: read_bytes(there[name], most=screens.MAX_BYTES, error=DemonstrationError)
             for name in names & set(there)
         }
         return found, len(set(there) - names)
     found, unused = {}, 0
-    most = (len(names) + _MORE_PICTURES) * _MAX_PICTURE
+    most = (len(names) + _MORE_PICTURES) * screens.MAX_BYTES
     try:
         with place.open("rb") as stream, bz2.open(stream) as unpacked:
             too_much = DemonstrationError(f"{place} holds more than {most:,} bytes")
@@ -209,7 +208,7 @@ def _read_pictures(place: _Place, names: set[str]) -> tuple[dict[str, bytes], in
                     # Only regular files, by their last name: paths and links mean nothing here.
                     if not member.isfile() or name.suffix != ".png":
                         continue
-                    if member.size > _MAX_PICTURE:
+                    if member.size > screens.MAX_BYTES:
                         raise DemonstrationError(f"{place}: {name} is larger than any screen")
                     if name.stem in names:
                         found[name.stem] = archive.extractfile(member).read()

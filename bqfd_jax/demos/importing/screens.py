@@ -14,6 +14,7 @@ from bqfd_jax.demos.schema import DemonstrationError
 from bqfd_jax.envs.atari import FRAME_SHAPE
 
 SCREEN_SHAPE = (210, 160)
+MAX_BYTES = 2**18  # of a picture; screens take a few kilobytes, and whatever is larger is none
 _LUMA = np.array([0.2989, 0.587, 0.114])
 
 
