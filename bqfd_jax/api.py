@@ -150,6 +150,9 @@ def _run_config(
         agent = _agent_of(config)
         settled = settled | {agent: config}
     checks.one_of(AGENTS, agent=agent)
+    for name in ("steps", "seed"):
+        value = settled.get(name, 0)
+        checks.require(isinstance(value, int | np.integer), name, value, "a whole number")
     game = atari_game(env)
     if game is None:
         base: RunConfig = GymConfig.of(max(settled.get("steps", GymConfig.steps), 1))

@@ -1,6 +1,7 @@
 """What commands share: a sink that prints, Ctrl-C, errors in words, exit codes.
 
-Only commands use this.  Nothing below it prints, ends the process or catches signals.
+Only commands use this.  Below it only the sinks of `runs` print and catch signals, for those who
+pass them, and nothing ends the process.
 """
 
 import os

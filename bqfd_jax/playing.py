@@ -10,7 +10,7 @@ from bqfd_jax.demos import FrameDemonstration
 from bqfd_jax.envs.atari import Atari
 from bqfd_jax.envs.gymnasium import GymVector
 from bqfd_jax.policy import Policy
-from bqfd_jax.streams import EnvStream
+from bqfd_jax.streams import RECORDED_ACTIONS, EnvStream
 from bqfd_jax.training.evaluate import play
 from bqfd_jax.types import HostEnvironment, HostStep
 
@@ -139,6 +139,7 @@ def _prepare(
     stream: EnvStream,
 ) -> tuple[HostEnvironment, "_Chooser"]:
     checks.at_least(1, episodes=episodes, max_steps=max_steps)
+    checks.within(0, 2**32 - 1, seed=seed)
     checks.within(0, 1, epsilon=epsilon)
     env = as_environment(env, seed=seed, stream=stream, default_lanes=min(episodes, 16))
     return env, _Chooser(env, policy, epsilon, seed)
@@ -153,7 +154,7 @@ class _Chooser:
         self._num_lanes, self._num_actions, self._epsilon = env.num_lanes, env.num_actions, epsilon
         self._policy = policy
         self._stack = policy.stack if isinstance(policy, Policy) else 1
-        self._random = np.random.default_rng([seed, 7])
+        self._random = np.random.default_rng([seed, RECORDED_ACTIONS])
         self._seen: np.ndarray | None = None  # [L, S, *frame_shape]
 
     def __call__(self, step: HostStep) -> np.ndarray:

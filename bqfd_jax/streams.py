@@ -25,3 +25,7 @@ class EnvStream(enum.IntEnum):
     EVALUATION = 1
     FILM = 2
     DEMONSTRATION = 3
+
+
+# Random actions of a policy that is recorded or evaluated, by numpy's generator.
+RECORDED_ACTIONS = 7

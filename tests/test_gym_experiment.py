@@ -303,7 +303,6 @@ def test_rows_of_the_comparison_by_hand(tmp_path):
     assert (tmp_path / "c.png").stat().st_size > 5000
 
 
-@pytest.mark.slow
 def test_a_comparison_is_resumed_run_by_run(tmp_path, monkeypatch):
     config = comparing.CompareDemosConfig(
         envs=("gym_probes:bqfd-Probe-v0",), agents=("bqfd",), qualities=("bad",), seeds=2,

@@ -175,7 +175,6 @@ def test_strangers(part, stranger):
 # What the library must leave to commands, and the files that may do it all the same.
 COMMANDS_ONLY = {
     "sys.exit": {"console.py"},
-    # Run as a process of its own, which a damaged file may crash.
     "sys.argv": set(),
     "jax.config.update": {"console.py"},
     "signal.signal": {"runs/sinks.py"},

@@ -130,8 +130,9 @@ def stopped(demonstration, tmp_path_factory):
     out = tmp_path_factory.mktemp("run") / "stopped"
     result = train(demonstration, out=out, callbacks=lambda row: row["step"] >= 80)
     assert result.stopped
-    assert int(result.state.step) == 80
+    assert int(result.state.step) == result.summary["steps"] == 80
     assert not (out / "summary.json").exists()
+    assert (out / "policy.npz").exists()
     return out
 
 
@@ -327,3 +328,19 @@ def test_commands_work_under_the_name_that_the_wheel_gives_them(
     finally:
         for module in [module for module in sys.modules if module.startswith(f"{name}.")]:
             del sys.modules[module]
+
+
+def test_a_length_that_cannot_be_gone_on_with_is_not_kept(copy):
+    before = (copy / "config.json").read_text()
+    for path in (copy / "checkpoints").glob("*-step-*/run.zip"):
+        path.write_bytes(b"")
+    with pytest.raises(CheckpointError):
+        Run.load(copy, trust_config=True).resume(steps=480)
+    assert (copy / "config.json").read_text() == before
+
+
+def test_rows_that_are_gone_do_not_hinder_an_extension(copy):
+    (copy / "metrics.jsonl").unlink()
+    run = Run.load(copy, trust_config=True)
+    assert run.metrics == []
+    assert run.resume(steps=300)["steps"] == 300

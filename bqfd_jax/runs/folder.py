@@ -57,15 +57,15 @@ def check(
 ) -> None:
     """Raises `UsageError` unless a run can begin or go on there; see `prepare`."""
     if out is None:
-        raise UsageError("--resume needs the folder of the run to continue: add --out FOLDER")
+        raise UsageError("to resume needs the folder of the run: name it (--out FOLDER)")
     if out.exists() and not out.is_dir():
-        raise UsageError(f"--out {out} is a file; name a folder")
+        raise UsageError(f"{out} is a file; name a folder (--out)")
     if resume:
         _check_same(out, read_config(out), json.loads(json.dumps(config)))
     # A run that was killed before it had a config has left nothing worth keeping.
     elif out.exists() and any(not _is_leftover(item.name) for item in out.iterdir()):
-        advice = "Continue it with --resume, or choose" if can_resume else "Choose"
-        raise UsageError(f"{out} exists already. {advice} another --out.")
+        advice = "Resume the run in it (--resume), or choose" if can_resume else "Choose"
+        raise UsageError(f"{out} exists already. {advice} another folder (--out).")
 
 
 def _is_leftover(name: str) -> bool:
@@ -81,9 +81,7 @@ def read_config(out: Path) -> dict[str, Any]:
     """What a run was started with; raises `UsageError` if that cannot be known."""
     path = out / "config.json"
     if not path.exists():
-        raise UsageError(
-            f"there is no run in {out} (no config.json); leave out --resume to start one"
-        )
+        raise UsageError(f"there is no run in {out} (no config.json)")
     try:
         stored = files.read_json(path)
         if not isinstance(stored, dict):
@@ -125,7 +123,7 @@ def _check_same(out: Path, stored: dict[str, Any], given: dict[str, Any]) -> Non
         listed = "\n".join(f"  {line}" for line in differences)
         raise UsageError(
             f"{out} was started with another configuration:\n{listed}\n"
-            "Resume with the same options, or start a new run in another --out."
+            "Resume with the same options, or start a new run in another folder (--out)."
         )
 
 

@@ -182,12 +182,15 @@ class HostRun:
             return
         # A copy: training takes over the memory of its state.
         self._best_policy = self.job.policy(jax.tree.map(np.array, params))
+        self._save_policy(self._best_policy, "policy-best.npz")
+
+    def _save_policy(self, policy: Policy, name: str) -> None:
         if self.journal.folder is None:
             return
         try:
-            save_policy(self._best_policy, self.journal.folder / "policy-best.npz")
+            save_policy(policy, self.journal.folder / name)
         except OSError as error:
-            self.sink.warn(f"the best network so far could not be saved: {error}")
+            self.sink.warn(f"{name} could not be written: {error}")
 
     def _make_up_for_evaluation(self) -> None:
         if self._evaluation_is_missing():
@@ -232,6 +235,7 @@ class HostRun:
     def stopped(self, when: str) -> Stopped:
         """Saves; gives the exception that says how to go on."""
         lost = "" if self.save() else ", and what came after the last checkpoint is lost"
+        self._save_policy(self.job.policy(self.played_params), "policy.npz")
         return Stopped(f"stopped {when}{lost}; {self._how_to_go_on}")
 
     @property

@@ -2,10 +2,10 @@
 
 import resource
 import sys
-from pathlib import Path
 
 import jax
 
+from bqfd_jax import limits
 from bqfd_jax.replay import Replay
 from bqfd_jax.runs.errors import UsageError
 
@@ -27,24 +27,7 @@ def available_memory() -> int | None:
         if "bytes_limit" not in stats:
             return None
         return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
-    limits = []
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        fields = dict(line.split(":", 1) for line in lines)
-        limits.append(int(fields["MemAvailable"].split()[0]) * 1024)
-    except (OSError, KeyError, ValueError):
-        pass
-    try:
-        # What a container may take, if this is one.
-        group = Path("/sys/fs/cgroup")
-        limit = int((group / "memory.max").read_text())
-        used = int((group / "memory.current").read_text())
-        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        # Files that are kept in memory give way when it is needed.
-        limits.append(limit - used + int(stat["active_file"]) + int(stat["inactive_file"]))
-    except (OSError, ValueError, KeyError):
-        pass
-    return min(limits, default=None)
+    return limits.free_memory()
 
 
 def check_memory(replay: Replay) -> None:

@@ -54,6 +54,7 @@ def summarise_run(run: HostRun) -> Summary:
         run.config,
         run.job.demonstrations,
         run.journal.evaluations,
+        steps=min(run.loop.step, run.config.steps),
         updates=run.updates,
         seconds=run.journal.seconds,
     )
@@ -88,6 +89,7 @@ def summarise(
     demonstrations: Sequence[Demonstration],
     evaluations: Sequence[dict[str, Any]],
     *,
+    steps: int,
     updates: int,
     seconds: float,
 ) -> Summary:
@@ -115,11 +117,11 @@ def summarise(
         "agent": config.agent,
         "seed": config.seed,
         "preset": config.preset_name,
-        "steps": config.steps,
+        "steps": steps,
         "final_steps": config.final_steps,
         "updates": updates,
         "seconds": round(seconds, 1),
-        "steps_per_second": round(config.steps / seconds, 2),
+        "steps_per_second": round(steps / seconds, 2),
         "demo": demo,
         "demos": [
             {
@@ -130,7 +132,7 @@ def summarise(
             for demonstration in demonstrations
         ],
         "evaluations": short,
-        "final": final_score(short, config.steps, config.final_steps, slack=config.envs),
+        "final": final_score(short, steps, config.final_steps, slack=config.envs),
         "peak_memory_gb": round(peak_memory_gb(), 2),
     }
 

@@ -131,7 +131,8 @@ class Run:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """All rows of `metrics.jsonl` so far."""
-        return read_jsonl(self.folder / "metrics.jsonl")
+        path = self.folder / "metrics.jsonl"
+        return read_jsonl(path) if path.exists() else []
 
     @property
     def summary(self) -> dict[str, Any] | None:
@@ -141,7 +142,12 @@ class Run:
 
     @functools.cached_property
     def policy(self) -> Policy:
-        """Acts by the network of the last checkpoint."""
+        """Acts by the network of the last checkpoint.
+
+        Of a run in an environment that was given to `train`, by that of `policy.npz`.
+        """
+        if self.config.title.startswith("<"):
+            return load_policy(self.folder / "policy.npz")
         job = self._job(self.config)
         return job.policy(self._last_network(job)[1])
 
@@ -206,22 +212,32 @@ class Run:
     def resume(self, *, steps: int | None = None, sink: Sink | None = None) -> report.Summary:
         """Goes on where the last checkpoint stands; with `steps` to another length."""
         self._check_trust()
-        config = self.config
-        if steps is not None and steps != config.steps:
-            self._check_longer(steps)
-            config = config.lengthened(steps)
-            config.check()
-            with folder.sole_use(self.folder):
-                changed = {name: config.stored()[name] for name in ("steps", "replay_rows")}
-                folder.write_config(self.folder, folder.read_config(self.folder) | changed)
-            self.config = config
-        config = dataclasses.replace(config, out=self.folder, resume=True)
+        if steps is not None and steps != self.config.steps:
+            if steps < self.last_step:
+                raise UsageError(
+                    f"steps is {steps}, but the run stands at step {self.last_step} already"
+                )
+            return self._lengthen(self.config.lengthened(steps), sink or Sink())
+        config = dataclasses.replace(self.config, out=self.folder, resume=True)
         return start(load_job(config), sink or Sink())
 
-    def _check_longer(self, steps: int) -> None:
-        done = max((row["step"] for row in self.metrics), default=0)
-        if steps < done:
-            raise UsageError(f"steps is {steps}, but the run stands at step {done} already")
+    def _lengthen(self, config: RunConfig, sink: Sink) -> report.Summary:
+        """Another length is kept only if the run can go on with it."""
+        config.check()
+        before = folder.read_config(self.folder)
+        changed = {name: config.stored()[name] for name in ("steps", "replay_rows")}
+        with folder.sole_use(self.folder):
+            folder.write_config(self.folder, before | changed)
+        can_go_on = False
+        try:
+            job = load_job(dataclasses.replace(config, out=self.folder, resume=True))
+            with opened(job, sink) as run:
+                can_go_on, self.config = True, config
+                run.run()
+                return report.finish(run)
+        finally:
+            if not can_go_on:
+                folder.write_config(self.folder, before)
 
     def _check_trust(self) -> None:
         modules = self.config.foreign_modules

@@ -115,7 +115,10 @@ def _run(config: CompareDemosConfig, case: Case, seed: int, sink: Sink) -> Summa
     )
     summary = out / "summary.json"
     if summary.exists():
-        if read_json(out / "config.json") != plain(run.stored()):
+        there = read_json(out / "config.json")
+        # The file of a demonstration is compared, what is in it when a run goes on.
+        there.pop("demonstrations", None)
+        if there != plain(run.stored()):
             raise UsageError(f"{out} holds another run; choose another --out")
         return read_json(summary)
     sink.say(f"\n--- {out} ---")

@@ -9,6 +9,7 @@ from bqfd_jax.demos import Demonstration, FrameDemonstration
 from bqfd_jax.demos.making import scripts
 from bqfd_jax.policy import Policy
 from bqfd_jax.runs import report, text
+from bqfd_jax.runs.errors import Stopped
 from bqfd_jax.runs.gym import GymConfig, GymWorld
 from bqfd_jax.runs.run import load_job, start
 from bqfd_jax.runs.sinks import Sink
@@ -49,7 +50,10 @@ def make_demonstration(config: GymConfig, sink: Sink) -> FrameDemonstration:
     else:
         env = world.make(config.envs, EnvStream.DEMONSTRATION)
         sink.say(f"training DQN for {BRIEF_STEPS:,} steps to demonstrate with ...")
-        act = api.train(env, steps=BRIEF_STEPS, seed=config.seed).policy
+        trained = api.train(env, steps=BRIEF_STEPS, seed=config.seed)
+        if trained.stopped:
+            raise Stopped("stopped before there was a demonstration; nothing was saved")
+        act = trained.policy
         epsilon = _mediocre_epsilon(config, act, sink)
         how = f"by DQN after {BRIEF_STEPS:,} steps, {epsilon:.0%} of the actions at random"
     env = world.make(1, EnvStream.DEMONSTRATION)
