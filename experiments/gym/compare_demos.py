@@ -115,7 +115,9 @@ def _run(config: CompareDemosConfig, case: Case, seed: int, sink: Sink) -> Summa
     )
     summary = out / "summary.json"
     if summary.exists():
-        if read_json(out / "config.json") != plain(run.stored()):
+        held = read_json(out / "config.json")
+        # What was shown is in its folder alone.
+        if {name: held.get(name) for name in run.stored()} != plain(run.stored()):
             raise UsageError(f"{out} holds another run; choose another --out")
         return read_json(summary)
     sink.say(f"\n--- {out} ---")
