@@ -221,6 +221,7 @@ def test_a_resumed_state_lies_where_it_did(tmp_path):
     config = Config(
         size=3, seeds=2, episodes=2, agents=("dqn",), torso=(4,), hidden=4, out=tmp_path / "run"
     )
+    folder.write_config(tmp_path, config.stored())
     begun = AgentTraining(config, "dqn", tmp_path, Sink())
     with pytest.raises(Stopped, match="after episode 1 of dqn, all saved"):
         follow(begun, StopsAfter(1))
