@@ -6,6 +6,7 @@ truncations.  Atari observations are whole RGB screens every 4 emulator frames, 
 they were written without; the frame before each is not there, so no maximum of two is taken.
 """
 
+import math
 import re
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from bqfd_jax.demos.schema import (
     DemonstrationError,
     check_array,
 )
+from bqfd_jax.envs.atari import FRAME_SHAPE
 from bqfd_jax.files import check_fields, parse_json, read_json
 from bqfd_jax.limits import check_size, max_bytes
 
@@ -88,6 +90,7 @@ def _read_file(path: Path, file: Any, wanted: Wanted) -> Imported:
     named, frame_skip = _environment(path, metadata, wanted.game)
     env, is_atari = games.environment(named)
     episodes = _episodes(path, file, wanted.only)
+    _check_memory(path, episodes, is_atari)
     num_actions = _num_actions(path, metadata, episodes)
     if is_atari:
         own = _action_meaning(path, num_actions, actions.action_set(env))
@@ -178,9 +181,17 @@ def _episodes(path: Path, file: Any, only: Sequence[str]) -> dict[str, dict[str,
         }
         if "infos" in group and "lives" in (infos := _own(f"{path}: {name}/infos", group, "infos")):
             found[name]["lives"] = _dataset(f"{path}: {name}/infos/lives", infos, "lives")
-    size = sum(data.size * data.dtype.itemsize for each in found.values() for data in each.values())
-    check_size(path, size, error=DemonstrationError)
     return found
+
+
+def _check_memory(path: Path, episodes: dict[str, dict[str, Any]], is_atari: bool) -> None:
+    """Refuses what would not fit; screens are read one by one, and kept as small as agents see."""
+    size = 0
+    for episode in episodes.values():
+        for field, data in episode.items():
+            shrinks = is_atari and field == "observations" and data.ndim
+            size += len(data) * math.prod(FRAME_SHAPE) if shrinks else data.nbytes
+    check_size(path, size, error=DemonstrationError)
 
 
 def _own(where: str, group: Any, name: str) -> Any:
