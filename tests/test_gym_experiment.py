@@ -201,6 +201,7 @@ class Trained(NamedTuple):
     """What training gives, as far as it is looked at."""
 
     policy: Any
+    stopped: bool = False
 
 
 @pytest.mark.parametrize(
