@@ -38,6 +38,8 @@ def run_main(main: Callable[[], None]) -> None:
     """Runs a command and turns expected failures into a message and an exit code."""
     # What pygame says of itself would look like ours.
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    # No command opens a window, and looking for a screen SDL complains as if we did.
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     try:
         main()
     except OptionError as error:

@@ -20,6 +20,7 @@ from bqfd_jax.runs import folder
 from bqfd_jax.runs.checkpoint import CheckpointError
 from bqfd_jax.runs.errors import FolderBusyError, Stopped, UsageError
 from bqfd_jax.runs.metrics import read_jsonl
+from bqfd_jax.runs.run import load_job
 from experiments import __main__ as bqfd
 from experiments.gym import __main__ as gym
 
@@ -344,3 +345,17 @@ def test_rows_that_are_gone_do_not_hinder_an_extension(copy):
     run = Run.load(copy, trust_config=True)
     assert run.metrics == []
     assert run.resume(steps=300)["steps"] == 300
+
+
+def test_a_config_of_an_earlier_version_is_completed(copy):
+    """An option that it lacks has its default, and another value is still another run."""
+    path = copy / "config.json"
+    fields = json.loads(path.read_text())
+    del fields["eval_target"]
+    path.write_text(json.dumps(fields))
+    shutil.rmtree(copy / "checkpoints")  # which know the config that they were made with
+    assert Run.load(copy, trust_config=True).resume()["updates"] == 55
+    path.write_text(json.dumps(fields | {"hidden": 5}))
+    changed = dataclasses.replace(Run.load(copy).config, hidden=4, out=copy, resume=True)
+    with pytest.raises(UsageError, match="hidden: was 5, now 4"):
+        load_job(changed)

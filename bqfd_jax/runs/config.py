@@ -155,6 +155,15 @@ class RunConfig:
         """The config of a run folder's `config.json`; options that it lacks have their defaults."""
         return stored.from_fields(cls.defaults_for(fields), fields)
 
+    @classmethod
+    def completed(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """What `config.json` holds, with the defaults of options that it lacks."""
+        try:
+            return fields | cls.from_stored(fields).stored()
+        except (ValueError, KeyError, TypeError):
+            # It is no such config; whoever compares it will say where.
+            return fields
+
     def check(self) -> None:
         """Raises `OptionError` or `UsageError` for values that cannot be meant."""
         checks.one_of(tuple(AGENTS), agent=self.agent)

@@ -23,6 +23,7 @@ def prepare(
     resume: bool = False,
     can_resume: bool = True,
     fill: Callable[[Path], None] = lambda out: None,
+    complete: Callable[[dict[str, Any]], dict[str, Any]] = lambda stored: stored,
 ) -> Path:
     """Makes a run folder, or checks that an old one can be resumed.
 
@@ -34,13 +35,14 @@ def prepare(
       can_resume: whether the experiment knows how to go on.
       fill: puts what the run needs besides into a new folder, before there is a `config.json`: what
         has one can be resumed.
+      complete: adds to what is stored the options that it lacks, being of an earlier version.
 
     Returns:
       The folder; it holds `config.json`.
     """
     if out is None and not resume:
         out = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-    check(out, config, resume=resume, can_resume=can_resume)
+    check(out, config, resume=resume, can_resume=can_resume, complete=complete)
     if resume:
         return out
     try:
@@ -53,7 +55,12 @@ def prepare(
 
 
 def check(
-    out: Path | None, config: dict[str, Any], *, resume: bool, can_resume: bool = True
+    out: Path | None,
+    config: dict[str, Any],
+    *,
+    resume: bool,
+    can_resume: bool = True,
+    complete: Callable[[dict[str, Any]], dict[str, Any]] = lambda stored: stored,
 ) -> None:
     """Raises `UsageError` unless a run can begin or go on there; see `prepare`."""
     if out is None:
@@ -61,11 +68,16 @@ def check(
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file; name a folder (--out)")
     if resume:
-        _check_same(out, read_config(out), json.loads(json.dumps(config)))
+        _check_same(out, _plain(complete(read_config(out))), _plain(config))
     # A run that was killed before it had a config has left nothing worth keeping.
     elif out.exists() and any(not _is_leftover(item.name) for item in out.iterdir()):
         advice = "Resume the run in it (--resume), or choose" if can_resume else "Choose"
         raise UsageError(f"{out} exists already. {advice} another folder (--out).")
+
+
+def _plain(config: dict[str, Any]) -> dict[str, Any]:
+    """As it reads back from the file, tuples being lists there."""
+    return json.loads(json.dumps(config))
 
 
 def _is_leftover(name: str) -> bool:

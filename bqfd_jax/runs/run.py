@@ -50,6 +50,7 @@ def opened(job: Job, sink: Sink, *, in_memory: bool = False) -> Iterator[HostRun
         config.stored() | {"demonstrations": shown},
         name=name,
         resume=config.resume,
+        complete=config.completed,
         fill=functools.partial(keep_demonstrations, demonstrations=kept),
     )
     with folder.sole_use(out):
@@ -281,7 +282,7 @@ def load_job(config: RunConfig, demonstrations: Sequence[Demonstration] | None =
         fields = config.stored()
         if config.resume and config.out is not None:
             fields["demonstrations"] = folder.read_config(config.out).get("demonstrations")
-        folder.check(config.out, fields, resume=config.resume)
+        folder.check(config.out, fields, resume=config.resume, complete=config.completed)
     world = KINDS[config.experiment][1](config)
     if demonstrations is None:
         demonstrations = world.load_demonstrations(config.out if config.resume else None)
