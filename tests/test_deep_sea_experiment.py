@@ -15,6 +15,7 @@ import pytest
 
 from bqfd_jax.envs.deep_sea_values import is_optimal
 from bqfd_jax.runs import folder
+from bqfd_jax.runs.checkpoint import Checkpointer, CheckpointError
 from bqfd_jax.runs.errors import RunError, Stopped
 from bqfd_jax.runs.loop import follow
 from bqfd_jax.runs.metrics import read_jsonl
@@ -391,3 +392,18 @@ def test_greedy_paths_by_hand():
     q[0, 1, 1, 0] = 1.0  # then left, to column 0
     q[0, 1, 0, 1] = 1e3  # never visited
     assert report.paths(q).tolist() == [[0, 1, 0]]
+
+
+def test_a_last_state_that_cannot_be_saved_is_an_error_after_the_results(
+    tmp_path, monkeypatch, capsys
+):
+    def no_space(self, step, items):
+        raise CheckpointError("could not save: no space left on device")
+
+    monkeypatch.setattr(Checkpointer, "save", no_space)
+    with pytest.raises(RunError, match="NOT SAVED: the last checkpoint of bqfd"):
+        main([*ONE, "--episodes", "2", "--out", str(tmp_path / "run")])
+    # It was tried a second time.
+    captured = capsys.readouterr()
+    assert (captured.out + captured.err).count("NO CHECKPOINT at step 2") == 2
+    assert (tmp_path / "run" / "summary.json").exists()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bqfd_jax import console, files
 from bqfd_jax.runs.deep_sea import optimal_returns
+from bqfd_jax.runs.errors import RunError
 from bqfd_jax.runs.loop import follow
 from bqfd_jax.runs.sinks import Sink
 
@@ -34,7 +35,7 @@ def start(config: Config, sink: Sink) -> None:
     """Trains every agent and writes the run folder."""
     config.check()
     with config.opened(sink, f"{' '.join(config.cases)}; {' '.join(config.agents)}") as out:
-        results = _train(config, out, sink)
+        results, lost = _train(config, out, sink)
         best = optimal_returns(config.cases, config.size)
         summary = report.summarise(config, best, results)
         report.draw(config, best, results, out)
@@ -42,10 +43,17 @@ def start(config: Config, sink: Sink) -> None:
     sink.say(
         f"\n{report.table(summary)}\n\n{summary['seconds']:.0f} s; curves and summary in {out}"
     )
+    if lost:
+        raise RunError(
+            f"NOT SAVED: the last checkpoint of {', '.join(lost)}. The results above are written; "
+            f"for the networks make room in {out}, then `bqfd resume {out}`"
+        )
 
 
-def _train(config: Config, out: Path, sink: Sink) -> dict[str, Result]:
+def _train(config: Config, out: Path, sink: Sink) -> tuple[dict[str, Result], list[str]]:
+    """What came of every agent, and the agents whose last state could not be saved."""
     results: dict[str, Result] = {}
+    lost: list[str] = []
     position, resume = 0, config.resume
     for name in config.agents:
         if not resume:
@@ -55,10 +63,12 @@ def _train(config: Config, out: Path, sink: Sink) -> dict[str, Result]:
         with closing(training.journal):
             follow(training, sink)
             results[name] = training.result()
+            if not training.is_kept():
+                lost.append(name)
             position = training.journal.position()
         # What follows in metrics.jsonl was cut off if this agent had episodes to do.
         resume = resume and training.was_finished
-    return results
+    return results, lost
 
 
 if __name__ == "__main__":

@@ -68,6 +68,7 @@ class AgentTraining:
         if resume:
             self._restore()
         self.was_finished = self.position == self.total
+        self._is_saved = True  # the newest state that was to be saved
         if not self.was_finished:
             self.journal.open()
 
@@ -157,9 +158,14 @@ class AgentTraining:
             seconds=self.journal.seconds,
         )
 
+    def is_kept(self) -> bool:
+        """Whether the last state is in a checkpoint; if not so far, it is tried once more."""
+        return self._is_saved or self._save()
+
     def _save(self) -> bool:
         items = {"train": self._train_state, "curves": self._curves}
-        return self.journal.save(self.position, items) is not None
+        self._is_saved = self.journal.save(self.position, items) is not None
+        return self._is_saved
 
     def _remember(self, trace: on_device.Trace, described: dict[str, jax.Array]) -> None:
         # The last step of the chunk ends the episode in every run: [runs, steps, period, lanes].
