@@ -8,6 +8,7 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import topologies
 
 from bqfd_jax import networks
 from bqfd_jax.agents import make_agent
@@ -118,3 +119,31 @@ def test_what_leaves_the_device_is_found():
         assert any("callback" in fault for fault in faults(function.lower(x).as_text()))
     with jax.enable_x64(True):
         assert faults(program(jax.jit(jnp.sin), jnp.zeros(3, jnp.float64))) == ["xf64"]
+
+
+@pytest.mark.slow
+def test_the_papers_update_fits_a_tpu(monkeypatch):
+    """Compiled ahead of time, from shapes alone, for a TPU that is not there."""
+    pytest.importorskip("libtpu")
+    # Nobody answers for the TPU that it would otherwise look for.
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
+    topology = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
+    device = jax.sharding.SingleDeviceSharding(topology.devices[0])
+    trainer, state, _ = atari_program(
+        "bqfd",
+        "paper",
+        torso="nature",
+        hidden=512,
+        rows_per_lane=125_000,
+        num_lanes=8,
+        num_demo_rows=2_000,
+    )
+    state = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), state
+    )
+    needed = trainer.update.lower(state).compile().memory_analysis()
+    assert needed.argument_size_in_bytes > 7e9
+    # All of it stays where it is ...
+    assert needed.alias_size_in_bytes > 0.999 * needed.argument_size_in_bytes
+    # ... and beside it there is room for what an update needs, but not for the frames once more.
+    assert needed.temp_size_in_bytes <= 0.5e9

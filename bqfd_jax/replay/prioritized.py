@@ -60,6 +60,7 @@ class Replay(NamedTuple):
     n_step: int
     path_steps: int
     priority_exponent: float
+    mesh: jax.sharding.Mesh | None = None  # devices that frames are spread over, see `spread`
 
 
 def make_replay(
@@ -73,6 +74,7 @@ def make_replay(
     n_step: int = 1,
     path_steps: int = 1,
     priority_exponent: float = 0.6,
+    row_multiple: int = 1,
 ) -> Replay:
     """A prioritized replay of single observations.
 
@@ -86,13 +88,17 @@ def make_replay(
       n_step: steps of the n-step return.
       path_steps: steps of `Batch.path_*`, at most `n_step`.
       priority_exponent: PER's alpha; 0 draws uniformly.
+      row_multiple: spare rows make the number of all rows a multiple of this, so that so many
+        devices hold equally many.
     """
     checks.at_least(1, num_lanes=num_lanes, stack=stack, n_step=n_step, path_steps=path_steps)
+    checks.at_least(1, row_multiple=row_multiple)
     checks.at_least(0, num_demo_rows=num_demo_rows)
     checks.at_least(n_step + stack + 1, rows_per_lane=rows_per_lane)
     checks.require(path_steps <= n_step, "path_steps", path_steps, f"at most n_step ({n_step})")
     checks.within(0, 1, priority_exponent=priority_exponent)
-    layout = rows_lib.Layout(num_demo_rows, num_lanes, rows_per_lane)
+    used_rows = num_demo_rows + num_lanes * rows_per_lane
+    layout = rows_lib.Layout(num_demo_rows, num_lanes, rows_per_lane, -used_rows % row_multiple)
     if layout.num_rows > np.iinfo(np.int32).max:
         raise ValueError(f"{layout.num_rows} rows do not fit into int32 indices; use fewer")
     sizes = Sizes(
