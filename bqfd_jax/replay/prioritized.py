@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bqfd_jax import checks
+from bqfd_jax.replay import packing, sum_tree
 from bqfd_jax.replay import rows as rows_lib
-from bqfd_jax.replay import sum_tree
 from bqfd_jax.types import Array, Batch, Row
 
 
@@ -23,7 +23,7 @@ from bqfd_jax.types import Array, Batch, Row
 class ReplayState:
     """Everything the replay remembers."""
 
-    rows: Row  # fields [R, ...]: demonstrations first, then lane after lane
+    rows: Row  # fields [R, ...]: demonstrations first, then lane after lane; frames are packed
     tree: sum_tree.SumTree  # leaves [>= R] float32, priority ** exponent; 0 cannot be drawn
     visit_count: Array  # [E] int32, online replays of each demonstration row
     position: Array  # [] int32, where every lane writes next
@@ -60,6 +60,7 @@ class Replay(NamedTuple):
     n_step: int
     path_steps: int
     priority_exponent: float
+    mesh: jax.sharding.Mesh | None = None  # devices that frames are spread over, see `spread`
 
 
 def make_replay(
@@ -73,6 +74,7 @@ def make_replay(
     n_step: int = 1,
     path_steps: int = 1,
     priority_exponent: float = 0.6,
+    row_multiple: int = 1,
 ) -> Replay:
     """A prioritized replay of single observations.
 
@@ -86,13 +88,17 @@ def make_replay(
       n_step: steps of the n-step return.
       path_steps: steps of `Batch.path_*`, at most `n_step`.
       priority_exponent: PER's alpha; 0 draws uniformly.
+      row_multiple: spare rows make the number of all rows a multiple of this, so that so many
+        devices hold equally many.
     """
     checks.at_least(1, num_lanes=num_lanes, stack=stack, n_step=n_step, path_steps=path_steps)
+    checks.at_least(1, row_multiple=row_multiple)
     checks.at_least(0, num_demo_rows=num_demo_rows)
     checks.at_least(n_step + stack + 1, rows_per_lane=rows_per_lane)
     checks.require(path_steps <= n_step, "path_steps", path_steps, f"at most n_step ({n_step})")
     checks.within(0, 1, priority_exponent=priority_exponent)
-    layout = rows_lib.Layout(num_demo_rows, num_lanes, rows_per_lane)
+    used_rows = num_demo_rows + num_lanes * rows_per_lane
+    layout = rows_lib.Layout(num_demo_rows, num_lanes, rows_per_lane, -used_rows % row_multiple)
     if layout.num_rows > np.iinfo(np.int32).max:
         raise ValueError(f"{layout.num_rows} rows do not fit into int32 indices; use fewer")
     sizes = Sizes(
@@ -121,20 +127,20 @@ def init(
     """
     R, E = sizes.layout.num_rows, sizes.layout.num_demo_rows
     rows = Row(
-        frame=jnp.zeros((R, *sizes.frame_shape), sizes.frame_dtype),
+        frame=jnp.zeros((R, *packing.packed_shape(sizes.frame_shape)), sizes.frame_dtype),
         action=jnp.zeros(R, jnp.int32),
         reward=jnp.zeros(R, jnp.float32),
         discount=jnp.zeros(R, jnp.float32),
         is_first=jnp.zeros(R, bool),
         is_last=jnp.zeros(R, bool),
     )
-    _check_fits(demonstrations, E, rows.frame)
+    _check_fits(demonstrations, sizes)
     leaves = jnp.zeros(R, jnp.float32)
     if demonstrations is not None:
         rows = jax.tree.map(
             lambda all_rows, demo: all_rows.at[:E].set(jnp.asarray(demo, all_rows.dtype)),
             rows,
-            demonstrations,
+            _packed(sizes, demonstrations),
         )
         priority = jnp.where(rows.is_last[:E], 0.0, demo_priority)
         leaves = leaves.at[:E].set(_to_leaf(sizes, priority))
@@ -162,7 +168,7 @@ def add(sizes: Sizes, state: ReplayState, row: Row) -> ReplayState:
     rows = jax.tree.map(
         lambda all_rows, new: all_rows.at[index].set(new.astype(all_rows.dtype)),
         state.rows,
-        row,
+        _packed(sizes, row),
     )
     rows = _end_what_was_left_open(rows, row, rows_lib.neighbour(layout, index, -1))
 
@@ -262,18 +268,23 @@ def count_visits(state: ReplayState, index: Array) -> ReplayState:
     return state.replace(visit_count=state.visit_count.at[index].add(1, mode="drop"))
 
 
-def _check_fits(demonstrations: Row | None, num_rows: int, frames: Array) -> None:
+def _check_fits(demonstrations: Row | None, sizes: Sizes) -> None:
+    num_rows, dtype = sizes.layout.num_demo_rows, jnp.dtype(sizes.frame_dtype)
     given = 0 if demonstrations is None else demonstrations.action.shape[0]
     if given != num_rows:
         raise ValueError(f"the replay was made for {num_rows} demonstration rows, but {given} came")
     if demonstrations is None:
         return
     frame = demonstrations.frame
-    if frame.shape[1:] != frames.shape[1:] or frame.dtype != frames.dtype:
+    if frame.shape[1:] != sizes.frame_shape or frame.dtype != dtype:
         raise ValueError(
             f"demonstration frames are {frame.dtype}{list(frame.shape[1:])}, but the replay was "
-            f"made for {frames.dtype}{list(frames.shape[1:])}"
+            f"made for {dtype}{list(sizes.frame_shape)}"
         )
+
+
+def _packed(sizes: Sizes, rows: Row) -> Row:
+    return rows.replace(frame=packing.pack(rows.frame, sizes.frame_shape))
 
 
 def _path_discount(path: rows_lib.Walk, rows: Row, steps: int) -> Array:
@@ -284,7 +295,8 @@ def _path_discount(path: rows_lib.Walk, rows: Row, steps: int) -> Array:
 
 def _observe(sizes: Sizes, rows: Row, index: Array) -> Array:
     """The stacks of frames that end at `index` (`[B]`), `[B, S, *frame_shape]`."""
-    return rows.frame[rows_lib.stack_index(rows, sizes.layout, index, sizes.stack)]
+    stacks = rows.frame[rows_lib.stack_index(rows, sizes.layout, index, sizes.stack)]
+    return packing.unpack(stacks, sizes.frame_shape)
 
 
 def _to_leaf(sizes: Sizes, priority: Array) -> Array:
@@ -300,7 +312,8 @@ def _end_what_was_left_open(rows: Row, row: Row, previous: Array) -> Row:
 
 def _num_bytes(sizes: Sizes) -> int:
     """Of rows, the tree's levels and the visit counts."""
-    num_rows, frame = sizes.layout.num_rows, int(np.prod(sizes.frame_shape, dtype=np.int64))
+    num_rows, frame_shape = sizes.layout.num_rows, packing.packed_shape(sizes.frame_shape)
+    frame = int(np.prod(frame_shape, dtype=np.int64))
     row_bytes = frame * np.dtype(sizes.frame_dtype).itemsize + 14
     leaves = 2 ** max(num_rows - 1, 0).bit_length()
     return num_rows * row_bytes + 2 * leaves * 4 + sizes.layout.num_demo_rows * 4

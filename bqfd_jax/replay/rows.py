@@ -19,11 +19,12 @@ class Layout(NamedTuple):
     num_demo_rows: int
     num_lanes: int
     rows_per_lane: int
+    spare_rows: int = 0  # in the end, never used
 
     @property
     def num_rows(self) -> int:
         """Rows in all."""
-        return self.num_demo_rows + self.num_lanes * self.rows_per_lane
+        return self.num_demo_rows + self.num_lanes * self.rows_per_lane + self.spare_rows
 
 
 class Walk(NamedTuple):

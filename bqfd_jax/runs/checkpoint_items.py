@@ -195,10 +195,22 @@ def _pieces(leaf: Any) -> Iterator[tuple[int, np.ndarray]]:
         if leaf.ndim == 0 or rows == len(leaf):
             yield start, np.asarray(leaf)
         elif isinstance(leaf, jax.Array):
-            # Not `leaf[a:b]`, which compiles anew for every start.
-            yield start, np.asarray(jax.lax.dynamic_slice_in_dim(leaf, start, rows))
+            yield start, _rows_of(leaf, start, rows)
         else:
             yield start, leaf[start : start + rows]
+
+
+def _rows_of(array: jax.Array, start: int, rows: int) -> np.ndarray:
+    """Not `array[a:b]`, which compiles anew for every start; and each device gives its own rows."""
+    pieces = []
+    for shard in array.addressable_shards:
+        first, end, _ = shard.index[0].indices(len(array))
+        begin, end = max(start, first), min(start + rows, end)
+        if shard.replica_id == 0 and begin < end:
+            own = jax.lax.dynamic_slice_in_dim(shard.data, begin - first, end - begin)
+            pieces.append((first, np.asarray(own)))
+    pieces.sort(key=lambda piece: piece[0])
+    return pieces[0][1] if len(pieces) == 1 else np.concatenate([own for _, own in pieces])
 
 
 def _cuts(shape: tuple[int, ...], num_bytes: int) -> list[tuple[int, int]]:
@@ -227,16 +239,39 @@ def _read_leaf(archive: zipfile.ZipFile, number: int, stored: Description, leaf:
     row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
     pieces = (_read_piece(archive, f"{number}-{start}", rows * row_bytes) for start, rows in cuts)
     if len(cuts) > 1 and not _is_numpy(leaf):
-        # Filled in place on the device: a large array never lies whole on the host.
-        whole = jnp.empty(shape, dtype)
-        for (start, rows), piece in zip(cuts, pieces, strict=True):
-            piece = np.frombuffer(piece, dtype).reshape(rows, *shape[1:])
-            whole = _put_rows(whole, piece, start)
+        arrays = (np.frombuffer(piece, dtype).reshape(-1, *shape[1:]) for piece in pieces)
+        whole = _filled(shape, dtype, _wanted_sharding(leaf), arrays)
     else:
         whole = np.frombuffer(bytearray().join(pieces), dtype).reshape(shape)
     if _is_key(leaf):
         return _placed(jax.random.wrap_key_data(jnp.asarray(whole), impl=impl), leaf)
     return _as_template(whole, leaf)
+
+
+def _filled(
+    shape: tuple[int, ...],
+    dtype: Any,
+    sharding: jax.sharding.Sharding | None,
+    pieces: Iterator[np.ndarray],
+) -> jax.Array:
+    """Filled in place on each device that holds rows: the array never lies whole on the host."""
+    holders = {None: (slice(None),)} if sharding is None else sharding.devices_indices_map(shape)
+    parts = {}
+    for device, (rows, *_) in holders.items():
+        first, end, _ = rows.indices(shape[0])
+        parts[device] = first, jnp.empty((end - first, *shape[1:]), dtype, device=device)
+    start = 0
+    for piece in pieces:
+        for device, (first, part) in parts.items():
+            begin, end = max(start, first), min(start + len(piece), first + len(part))
+            if begin < end:
+                part = _put_rows(part, piece[begin - start : end - start], begin - first)
+                parts[device] = first, part
+        start += len(piece)
+    filled = [part for _, part in parts.values()]
+    if sharding is None:
+        return filled[0]
+    return jax.make_array_from_single_device_arrays(shape, sharding, filled)
 
 
 def _read_piece(archive: zipfile.ZipFile, name: str, size: int) -> bytes:
@@ -267,6 +302,10 @@ def _as_template(array: Any, leaf: Any) -> Any:
 
 
 def _placed(array: Any, leaf: Any) -> jax.Array:
+    return jax.device_put(array, _wanted_sharding(leaf))
+
+
+def _wanted_sharding(leaf: Any) -> jax.sharding.Sharding | None:
     # An uncommitted array must stay so, or jit would compile for it again.
     committed = not isinstance(leaf, jax.Array) or getattr(leaf, "committed", False)
-    return jax.device_put(array, getattr(leaf, "sharding", None) if committed else None)
+    return getattr(leaf, "sharding", None) if committed else None

@@ -14,6 +14,7 @@ from bqfd_jax.agents.config import (
     PddDqnConfig,
 )
 from bqfd_jax.agents.presets import AGENTS, AgentName
+from bqfd_jax.replay import make_mesh
 from bqfd_jax.runs import stored
 from bqfd_jax.runs.metrics import check_tensorboard
 from bqfd_jax.types import LearnerState, Params
@@ -43,6 +44,8 @@ class RunConfig:
     """Length of the training, in agent steps."""
     envs: int = 8
     """Environments side by side."""
+    devices: int = 1
+    """Devices that share the replay's frames and each batch; a divisor of the batch size."""
     update_period: float = 2
     """Agent steps, over all environments, per update; less than 1 for several updates per step."""
     learning_starts: int = 500
@@ -175,6 +178,12 @@ class RunConfig:
                 "checkpoint_period", "keep_checkpoints", "log_period", "hidden",
             ),
         )  # fmt: skip
+        batch_size = self.agent_config.batch_size
+        expected = f"a divisor of the batch size ({batch_size})"
+        checks.at_least(1, devices=self.devices)
+        checks.require(batch_size % self.devices == 0, "devices", self.devices, expected)
+        if self.devices > 1:
+            make_mesh(self.devices)
         checks.at_most(self.max_lanes, envs=self.envs, eval_episodes=self.eval_episodes)
         # Steps are counted in 32 bits ...
         checks.at_most(2**31 - 1 - self.envs, steps=self.steps)

@@ -10,6 +10,7 @@ import optax
 from bqfd_jax import demos
 from bqfd_jax.envs.host import HostEnvironmentError
 from bqfd_jax.policy import Policy, load_policy, save_policy
+from bqfd_jax.replay import spread
 from bqfd_jax.runs import text
 from bqfd_jax.runs.errors import RunError, Stopped
 from bqfd_jax.runs.job import Evaluator, Job
@@ -55,9 +56,10 @@ class HostRun:
     def _templates(self) -> dict[str, Any]:
         """Shapes of all that a checkpoint holds."""
         with_replay = self.config.checkpoint_replay
-        return jax.eval_shape(
+        templates = jax.eval_shape(
             lambda: on_host.to_checkpoint(self.job.init(), with_replay=with_replay)
         )
+        return spread.shapes(self.job.replay.mesh, templates)
 
     @property
     def updates(self) -> int:

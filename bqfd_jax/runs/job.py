@@ -9,7 +9,7 @@ from bqfd_jax import demos
 from bqfd_jax.agents import Agent, make_agent
 from bqfd_jax.demos import Demonstration, DemonstrationError
 from bqfd_jax.policy import Policy, make_policy
-from bqfd_jax.replay import Replay, ReplayState, make_replay
+from bqfd_jax.replay import Replay, ReplayState, make_mesh, make_replay, spread_over
 from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.machine import check_memory
@@ -114,8 +114,10 @@ def make_job(
             num_lanes=config.envs,
             num_demo_rows=0 if rows is None else len(rows.action),
             stack=config.stack,
+            row_multiple=config.devices,
             **config.agent_config.replay_options(),
         )
+        replay = spread_over(replay, make_mesh(config.devices))
         agent = make_agent(made.network, config.agent_config, replay)
     except DemonstrationError:
         raise

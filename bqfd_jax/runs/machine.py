@@ -32,11 +32,13 @@ def available_memory() -> int | None:
 
 def check_memory(replay: Replay) -> None:
     """Raises `UsageError` for a replay that will not fit."""
-    needed = replay.num_bytes + _AROUND_THE_REPLAY
+    # Devices of an accelerator have memory of their own, and the others hold as much as the first.
+    share = 1 if replay.mesh is None or jax.default_backend() == "cpu" else replay.mesh.size
+    needed = replay.num_bytes / share + _AROUND_THE_REPLAY
     available = available_memory()
     if available is None or needed <= available:
         return
-    room = (available - _AROUND_THE_REPLAY) / replay.num_bytes
+    room = (available - _AROUND_THE_REPLAY) * share / replay.num_bytes
     rows = int(room * replay.layout.num_rows) // 1000 * 1000
     advice = f"set replay_rows to {rows} or less" if rows > 0 else "free some memory"
     raise UsageError(

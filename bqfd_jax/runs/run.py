@@ -250,6 +250,8 @@ class Run:
 
     def _job(self, config: RunConfig) -> Job:
         self._check_trust()
+        # Whoever only plays needs no more devices than one.
+        config = dataclasses.replace(config, devices=1)
         config.check()
         world = KINDS[config.experiment][1](config)
         # The learner alone is read, so demonstrations and replay do not matter.

@@ -20,7 +20,7 @@ from bqfd_jax import checks
 from bqfd_jax.agents import Agent
 from bqfd_jax.agents.acting import ActorState
 from bqfd_jax.envs import host
-from bqfd_jax.replay import Replay, ReplayState, check_discounts
+from bqfd_jax.replay import Replay, ReplayState, check_discounts, spread
 from bqfd_jax.replay.rows import push_frame
 from bqfd_jax.streams import KeyStream
 from bqfd_jax.types import Array, HostEnvironment, HostStep, LearnerState, Row
@@ -68,6 +68,7 @@ class HostTrainer(NamedTuple):
     begin: Callable[..., tuple[HostTrainState, Array]]  # `act`: (state, Seen) -> (.., actions [L])
     interact: Callable[..., tuple[HostTrainState, Array]]  # the same
     update: Callable[[HostTrainState], HostTrainState]  # `learn` by the agent's update
+    updates: Callable[[int], Callable[[HostTrainState], HostTrainState]]  # so many in one call
     iterate: Callable[..., tuple[HostTrainState, Array]]  # (state, Seen, count)
     pretrain: Callable[[HostTrainState], HostTrainState]  # `learn` by the agent's pre-training
     read: Callable[..., tuple[HostTrainState, Array, dict[str, Array]]]  # state -> (.., means)
@@ -78,14 +79,15 @@ def make_host_trainer(agent: Agent, replay: Replay) -> HostTrainer:
 
     The lanes of the replay are the environments that are stepped side by side.
     """
-    compiled_init = jax.jit(functools.partial(init, agent, replay))
+    place = functools.partial(spread.placing, replay.mesh)
+    compiled_init = jax.jit(place(functools.partial(init, agent, replay)))
 
     def checked_init(key: Array, demonstrations: Row | None = None) -> HostTrainState:
         check_discounts(demonstrations, agent.gamma)
         return compiled_init(key, demonstrations)
 
     def compiled(function: Callable[..., Any], *parts: Any) -> Callable[..., Any]:
-        return jax.jit(functools.partial(function, *parts), donate_argnums=0)
+        return jax.jit(place(functools.partial(function, *parts)), donate_argnums=0)
 
     return HostTrainer(
         init=checked_init,
@@ -93,6 +95,7 @@ def make_host_trainer(agent: Agent, replay: Replay) -> HostTrainer:
         begin=compiled(act, agent),
         interact=compiled(interact, agent, replay),
         update=compiled(learn, agent.update),
+        updates=functools.cache(lambda count: compiled(learn_often, agent.update, count)),
         iterate=compiled(iterate, agent, replay),
         pretrain=compiled(learn, agent.pretrain),
         read=compiled(read, agent),
@@ -173,6 +176,11 @@ def learn(update: Callable[..., Any], state: HostTrainState) -> HostTrainState:
         totals={name: state.totals[name] + value for name, value in metrics.items()},
         num_totals=state.num_totals + 1,
     )
+
+
+def learn_often(update: Callable[..., Any], count: int, state: HostTrainState) -> HostTrainState:
+    """`learn`, so many times."""
+    return jax.lax.scan(lambda state, _: (learn(update, state), None), state, length=count)[0]
 
 
 def iterate(
@@ -265,6 +273,8 @@ class HostLoop:
       learning_starts: agent steps before the first update.
       one_call: act and learn in one call.  With a small network a call costs as much as an update,
         so that waiting for the learning as well is the cheaper choice.
+      join_updates: make the updates that are due together one call; unless given, where a call is
+        expensive beside an update, which is everywhere but on a CPU.
     """
 
     def __init__(
@@ -276,6 +286,7 @@ class HostLoop:
         update_period: float,
         learning_starts: int = 0,
         one_call: bool = False,
+        join_updates: bool | None = None,
     ):
         checks.above(0, update_period=update_period)
         self.env = env
@@ -287,6 +298,7 @@ class HostLoop:
             updates_due, update_period=update_period, learning_starts=learning_starts
         )
         self._one_call = one_call
+        self._join = jax.default_backend() != "cpu" if join_updates is None else join_updates
         self._seen: HostStep | None = None
 
     def run(self, num_steps: int) -> list[float]:
@@ -307,10 +319,16 @@ class HostLoop:
             )
         else:
             actions = self._act()
-            for _ in range(due):
-                self.state = self.trainer.update(self.state)
+            self._learn(due)
         self._seen = self.env.step(np.asarray(actions))
         return self.scores.see(self._seen)
+
+    def _learn(self, due: int) -> None:
+        if due > 1 and self._join:
+            self.state = self.trainer.updates(due)(self.state)
+            return
+        for _ in range(due):
+            self.state = self.trainer.update(self.state)
 
     def _act(self) -> Array:
         if self._seen is None:
