@@ -18,7 +18,7 @@ from bqfd_jax.demos import Demonstration, FrameDemonstration, as_list
 from bqfd_jax.demos.importing import from_arrays
 from bqfd_jax.playing import as_environment, atari_game, is_recipe
 from bqfd_jax.policy import Policy, seen_shape
-from bqfd_jax.runs import report
+from bqfd_jax.runs import lockstep, report
 from bqfd_jax.runs.atari import AtariConfig, AtariWorld
 from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import Stopped
@@ -123,7 +123,7 @@ def train(
         sink = _TrainSink(callbacks, asked, shown=Terminal(lines=False) if progress else Sink())
         with opened(job, sink, in_memory=out is None) as run:
             try:
-                run.run()
+                lockstep.train([run], sink)
                 stopped = False
             except Stopped:
                 stopped = True

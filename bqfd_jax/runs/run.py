@@ -13,13 +13,13 @@ import numpy as np
 from bqfd_jax import checks, files
 from bqfd_jax.demos import Demonstration
 from bqfd_jax.policy import Policy, load_policy
-from bqfd_jax.runs import folder, report, stored, text
+from bqfd_jax.runs import folder, lockstep, report, stored, text
 from bqfd_jax.runs.atari import AtariConfig, AtariWorld
 from bqfd_jax.runs.checkpoint import Checkpointer
 from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import Stopped, UsageError
 from bqfd_jax.runs.gym import GymConfig, GymWorld
-from bqfd_jax.runs.host_run import HostRun
+from bqfd_jax.runs.host_run import HostRun, begin
 from bqfd_jax.runs.job import Evaluator, Job, make_job
 from bqfd_jax.runs.journal import Journal
 from bqfd_jax.runs.metrics import read_jsonl
@@ -40,8 +40,20 @@ def opened(job: Job, sink: Sink, *, in_memory: bool = False) -> Iterator[HostRun
     """A run in the config's folder, which nobody else may use meanwhile; or in memory alone."""
     config = job.config
     if in_memory:
-        yield HostRun(job, Journal(None, sink), sink)
+        yield begin(job, Journal(None, sink), sink)
         return
+    with prepared(job, sink) as journal:
+        sink.say(describe(job, journal.folder))
+        run = begin(job, journal, sink, resume=config.resume)
+        if run.resumed_at is not None:
+            sink.say(f"resumed at step {run.resumed_at}")
+        yield run
+
+
+@contextmanager
+def prepared(job: Job, sink: Sink) -> Iterator[Journal]:
+    """The journal of a run in the config's folder, which is made unless the run goes on there."""
+    config = job.config
     name = f"{config.experiment}-{config.title.replace('/', '-').replace(':', '-')}"
     shown = {demo.name: demo.checksum for demo in job.demonstrations}
     kept = job.demonstrations if config.demo in (("make",), ("given",)) else ()
@@ -54,13 +66,9 @@ def opened(job: Job, sink: Sink, *, in_memory: bool = False) -> Iterator[HostRun
         fill=functools.partial(keep_demonstrations, demonstrations=kept),
     )
     with folder.sole_use(out):
-        sink.say(describe(job, out))
         journal = Journal(out, sink, keep=config.keep_checkpoints, tensorboard=config.tensorboard)
-        run = HostRun(job, journal, sink, resume=config.resume)
-        if run.resumed_at is not None:
-            sink.say(f"resumed at step {run.resumed_at}")
         try:
-            yield run
+            yield journal
         finally:
             journal.close()
 
@@ -68,7 +76,7 @@ def opened(job: Job, sink: Sink, *, in_memory: bool = False) -> Iterator[HostRun
 def start(job: Job, sink: Sink) -> report.Summary:
     """A whole run in the config's folder, or the rest of one."""
     with opened(job, sink) as run:
-        run.run()
+        lockstep.train([run], sink)
         return report.finish(run)
 
 
@@ -234,7 +242,7 @@ class Run:
             job = load_job(dataclasses.replace(config, out=self.folder, resume=True))
             with opened(job, sink) as run:
                 can_go_on, self.config = True, config
-                run.run()
+                lockstep.train([run], sink)
                 return report.finish(run)
         finally:
             if not can_go_on:
