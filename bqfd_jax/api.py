@@ -31,6 +31,8 @@ from bqfd_jax.training.on_host import HostTrainState
 
 Row = Mapping[str, Any]
 Callback = Callable[[Row], bool | None]
+# Options that `train` has otherwise, or not at all: for several seeds see `runs.group`.
+_SETTLED = {"env", "game", "seeds_per_program"}
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -160,7 +162,7 @@ def _run_config(
     else:
         base = AtariConfig.of(options.get("preset", "laptop"), game)
     # What the arguments of `train` decide is no option beside them.
-    known = {field.name for field in dataclasses.fields(base)} - {"env", "game", *settled}
+    known = {field.name for field in dataclasses.fields(base)} - _SETTLED - {*settled}
     for name in options:
         if name not in known:
             raise ValueError(f"there is no option {name}; a run has {', '.join(sorted(known))}")

@@ -107,6 +107,11 @@ class RunConfig:
         raise NotImplementedError
 
     @property
+    def folder_name(self) -> str:
+        """How a folder begins that is made for the run."""
+        return f"{self.experiment}-{self.title.replace('/', '-').replace(':', '-')}"
+
+    @property
     def preset_name(self) -> str:
         """Which set of defaults the run has."""
         raise NotImplementedError

@@ -54,13 +54,12 @@ def opened(job: Job, sink: Sink, *, in_memory: bool = False) -> Iterator[HostRun
 def prepared(job: Job, sink: Sink) -> Iterator[Journal]:
     """The journal of a run in the config's folder, which is made unless the run goes on there."""
     config = job.config
-    name = f"{config.experiment}-{config.title.replace('/', '-').replace(':', '-')}"
     shown = {demo.name: demo.checksum for demo in job.demonstrations}
     kept = job.demonstrations if config.demo in (("make",), ("given",)) else ()
     out = folder.prepare(
         config.out,
         config.stored() | {"demonstrations": shown},
-        name=name,
+        name=config.folder_name,
         resume=config.resume,
         complete=config.completed,
         fill=functools.partial(keep_demonstrations, demonstrations=kept),
@@ -80,17 +79,20 @@ def start(job: Job, sink: Sink) -> report.Summary:
         return report.finish(run)
 
 
-def describe(job: Job, out: Path) -> str:
-    """What will happen, in words."""
+def describe(job: Job, out: Path, num_seeds: int = 1) -> str:
+    """What will happen, in words; of several seeds in one program by the first one's job."""
     config, replay, device = job.config, job.replay, jax.devices()[0]
+    seeds, times = f"seed {config.seed}", ""
+    if num_seeds > 1:
+        seeds, times = f"{num_seeds} seeds from {config.seed} on", f"{num_seeds} x "
     shown = "none"
     if job.demonstrations:
         shown = "\n                 ".join(map(_describe_demonstration, job.demonstrations))
     return (
-        f"{config.title}, {config.agent}, seed {config.seed}, preset {config.preset_name}: "
-        f"{config.steps:,} agent steps in {config.envs} environments\n"
+        f"{config.title}, {config.agent}, {seeds}, preset {config.preset_name}: "
+        f"{config.steps:,} agent steps in {times}{config.envs} environments\n"
         f"  demonstration: {shown}\n"
-        f"  replay: {replay.layout.num_rows:,} rows, {replay.num_bytes / 1e9:.2f} GB\n"
+        f"  replay: {times}{replay.layout.num_rows:,} rows, {replay.num_bytes / 1e9:.2f} GB\n"
         f"  device: {device.device_kind} ({device.platform}); run folder: {out}"
     )
 
@@ -220,7 +222,7 @@ class Run:
 
     def resume(self, *, steps: int | None = None, sink: Sink | None = None) -> report.Summary:
         """Goes on where the last checkpoint stands; with `steps` to another length."""
-        self._check_trust()
+        self.check_trust()
         if steps is not None and steps != self.config.steps:
             if steps < self.last_step:
                 raise UsageError(
@@ -248,7 +250,8 @@ class Run:
             if not can_go_on:
                 folder.write_config(self.folder, before)
 
-    def _check_trust(self) -> None:
+    def check_trust(self) -> None:
+        """Raises `UsageError` if others' code would run that nobody has said to trust."""
         modules = self.config.foreign_modules
         if modules and not self._is_trusted:
             raise UsageError(
@@ -257,7 +260,7 @@ class Run:
             )
 
     def _job(self, config: RunConfig) -> Job:
-        self._check_trust()
+        self.check_trust()
         config.check()
         world = KINDS[config.experiment][1](config)
         # The learner alone is read, so demonstrations and replay do not matter.
@@ -281,7 +284,12 @@ class Run:
         return step, job.config.played_params(items["learner"])
 
 
-def load_job(config: RunConfig, demonstrations: Sequence[Demonstration] | None = None) -> Job:
+def load_job(
+    config: RunConfig,
+    demonstrations: Sequence[Demonstration] | None = None,
+    *,
+    allocates: bool = True,
+) -> Job:
     """The job of a config: its world, and the demonstrations that it names unless given."""
     config.check()
     if config.resume or config.out is not None:
@@ -294,4 +302,4 @@ def load_job(config: RunConfig, demonstrations: Sequence[Demonstration] | None =
     world = KINDS[config.experiment][1](config)
     if demonstrations is None:
         demonstrations = world.load_demonstrations(config.out if config.resume else None)
-    return make_job(config, world, demonstrations)
+    return make_job(config, world, demonstrations, allocates=allocates)
