@@ -18,7 +18,7 @@ from bqfd_jax.demos import Demonstration, FrameDemonstration, as_list
 from bqfd_jax.demos.importing import from_arrays
 from bqfd_jax.playing import as_environment, atari_game, is_recipe
 from bqfd_jax.policy import Policy, seen_shape
-from bqfd_jax.runs import report
+from bqfd_jax.runs import lockstep, report
 from bqfd_jax.runs.atari import AtariConfig, AtariWorld
 from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import Stopped
@@ -31,6 +31,8 @@ from bqfd_jax.training.on_host import HostTrainState
 
 Row = Mapping[str, Any]
 Callback = Callable[[Row], bool | None]
+# Options that `train` has otherwise, or not at all: for several seeds see `runs.group`.
+_SETTLED = {"env", "game", "seeds_per_program"}
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -123,7 +125,7 @@ def train(
         sink = _TrainSink(callbacks, asked, shown=Terminal(lines=False) if progress else Sink())
         with opened(job, sink, in_memory=out is None) as run:
             try:
-                run.run()
+                lockstep.train([run], sink)
                 stopped = False
             except Stopped:
                 stopped = True
@@ -160,7 +162,7 @@ def _run_config(
     else:
         base = AtariConfig.of(options.get("preset", "laptop"), game)
     # What the arguments of `train` decide is no option beside them.
-    known = {field.name for field in dataclasses.fields(base)} - {"env", "game", *settled}
+    known = {field.name for field in dataclasses.fields(base)} - _SETTLED - {*settled}
     for name in options:
         if name not in known:
             raise ValueError(f"there is no option {name}; a run has {', '.join(sorted(known))}")

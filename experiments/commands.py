@@ -11,7 +11,7 @@ import tyro
 
 from bqfd_jax import console, files
 from bqfd_jax.agents.presets import AGENTS
-from bqfd_jax.runs import folder, stored, text
+from bqfd_jax.runs import folder, group, stored, text
 from bqfd_jax.runs.compare import compare as compare_runs
 from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.run import KINDS, Run
@@ -121,10 +121,14 @@ def resume(
     """Goes on with a run that was stopped or killed; its options are in its folder.
 
     Args:
-      run: Folder of the run.
+      run: Folder of the run, or of several seeds in one program.
       steps: Another length, in agent steps; extends a finished run.
       trust_config: Import the modules that the run's config.json names, which runs their code.
     """
+    if not (run / "config.json").exists() and folder.seed_folders(run):
+        with console.terminal() as sink:
+            group.resume(run, steps=steps, trust_config=trust_config, sink=sink)
+        return
     kind = folder.read_config(run).get("experiment")
     if kind in KINDS:
         with console.terminal() as sink:

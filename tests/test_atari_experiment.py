@@ -20,7 +20,7 @@ from run_sinks import Noting, StopAt
 
 import bqfd_jax
 from bqfd_jax import demos
-from bqfd_jax.runs import host_run, report
+from bqfd_jax.runs import host_run, lockstep, report
 from bqfd_jax.runs.atari import AtariConfig
 from bqfd_jax.runs.checkpoint import Checkpointer, CheckpointError
 from bqfd_jax.runs.errors import RunError, Stopped, UsageError
@@ -301,7 +301,7 @@ def test_without_the_replay_checkpoints_are_small_and_counts_resume_at_their_mea
     # Learner, target and Adam's two moments: no frames.
     assert size < 4_000_000
     job, sink = load_job(dataclasses.replace(config, resume=True)), Noting()
-    state = host_run.HostRun(job, Journal(config.out, sink), sink, resume=True).loop.state
+    state = host_run.begin(job, Journal(config.out, sink), sink, resume=True).loop.state
     visits = np.asarray(state.replay.visit_count)
     assert (visits == visits[0]).all()
     assert visits[0] > 1
@@ -346,7 +346,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_before_it_is_saved(config):
     ],
 )
 def test_wherever_a_run_is_stopped_nothing_is_missing_when_it_goes_on(config, monkeypatch, where):
-    monkeypatch.setattr(host_run, "_CHUNK", 1)
+    monkeypatch.setattr(lockstep, "_CHUNK", 1)
     with pytest.raises(Stopped, match="bqfd resume"):
         train(config, StopAt(**where))
     summary = train(dataclasses.replace(config, resume=True))

@@ -8,10 +8,22 @@ from helpers import filled_replay
 
 from bqfd_jax import posterior
 from bqfd_jax.agents import BqfdConfig, PddDqnConfig
-from bqfd_jax.training.demo_usage import usage, visits
+from bqfd_jax.training import demo_usage
 
 # The first episode is one demonstration, the second, whose last row starts nothing, another.
 SIZES = {"mine": 3, "yours": 3}
+
+
+def usage(sizes, config, state, since):
+    return demo_usage.usage(sizes, config, rows_of(state), since)
+
+
+def visits(state):
+    return demo_usage.visits(rows_of(state))
+
+
+def rows_of(state):
+    return demo_usage.demo_rows(state, len(state.visit_count))
 
 
 def visited(*index):

@@ -8,6 +8,7 @@ at random.  The minimal set of actions is used.
 
 import difflib
 import importlib.metadata
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,16 @@ def first_lane_seed(seed: int, stream: int = 0, resumed_at: int = 0) -> int:
     return free[int(mixed) % len(free)] * _SEED_SPACING
 
 
+def _pool_seed(
+    seed: int | Sequence[int], num_lanes: int, stream: int, resumed_at: int
+) -> int | list[int]:
+    """What envpool is told: the seed of the first lane, or one for every lane."""
+    if np.ndim(seed) == 0:
+        return first_lane_seed(seed, stream, resumed_at)
+    firsts = [first_lane_seed(one, stream, resumed_at) for one in seed]
+    return [first + lane for first in firsts for lane in range(num_lanes // len(firsts))]
+
+
 class Atari:
     """Lanes of one game, side by side; a `HostEnvironment`.
 
@@ -122,7 +133,7 @@ class Atari:
         game: str,
         *,
         num_lanes: int = 1,
-        seed: int = 0,
+        seed: int | Sequence[int] = 0,
         stream: int = 0,
         resumed_at: int = 0,
         log_rewards: bool = True,
@@ -137,7 +148,8 @@ class Atari:
         Args:
           game: one of `games()`.
           num_lanes: games played side by side.
-          seed: the run's; see `first_lane_seed`.
+          seed: the run's; see `first_lane_seed`.  Of several runs that share the pool all seeds:
+            the lanes of one run follow those of another, each seeded as in a pool of its own.
           stream: which of the run's pools this is.
           resumed_at: step at which the run goes on, 0 for a new one.
           log_rewards: `reward` is the `log_reward` of the game's; otherwise it is the game's.
@@ -164,7 +176,7 @@ class Atari:
             f"{game}-v5",
             env_type="gymnasium",
             num_envs=num_lanes,
-            seed=first_lane_seed(seed, stream, resumed_at),
+            seed=_pool_seed(seed, num_lanes, stream, resumed_at),
             stack_num=1,
             noop_max=noop_max,
             max_episode_steps=max_episode_steps,

@@ -1,5 +1,6 @@
 """What a replay expects of demonstrations, checked before they are put there for ever."""
 
+import jax
 import numpy as np
 
 from bqfd_jax.checks import is_traced
@@ -31,6 +32,15 @@ def check_demonstrations(demonstrations: Row, *, lives: bool = False) -> None:
             raise ValueError(f"row {row} is marked is_last, but its episode goes on")
         if not ends_here and terminates[row] and not is_last[row + 1] and not lives:
             raise ValueError(f"row {row} terminates (discount 0), but its episode goes on")
+
+
+def with_room(demonstrations: Row, num_rows: int) -> Row:
+    """At least `num_rows` rows; those that were not there are never drawn and lead nowhere."""
+    more = max(num_rows - len(demonstrations.action), 0)
+    # Each is an episode without an action.
+    room = jax.tree.map(lambda x: np.zeros((more, *x.shape[1:]), x.dtype), demonstrations)
+    room = room.replace(is_first=np.ones(more, bool), is_last=np.ones(more, bool))
+    return jax.tree.map(lambda x, empty: np.concatenate([x, empty]), demonstrations, room)
 
 
 def check_discounts(demonstrations: Row | None, gamma: float) -> None:

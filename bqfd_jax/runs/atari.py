@@ -101,9 +101,12 @@ class AtariWorld:
         """A single game, with the rewards that are learnt from."""
         return self._make(1, EnvStream.TRAINING)
 
-    def training(self, resumed_at: int = 0) -> HostEnvironment:
-        """The games that are trained on."""
-        return self._make(self._config.envs, EnvStream.TRAINING, resumed_at=resumed_at)
+    def training(self, resumed_at: int = 0, seeds: Sequence[int] | None = None) -> HostEnvironment:
+        """The games that are trained on, those of all seeds in one pool."""
+        lanes, seed = self._config.envs, self._config.seed
+        if seeds is not None:
+            lanes, seed = lanes * len(seeds), tuple(seeds)
+        return self._make(lanes, EnvStream.TRAINING, seed=seed, resumed_at=resumed_at)
 
     def evaluation(self, *, film: bool = False) -> HostEnvironment:
         """Games that nobody learns from; episodes are whole games."""
@@ -151,9 +154,8 @@ class AtariWorld:
         return atari.Atari(
             config.game,
             num_lanes=lanes,
-            seed=config.seed,
             stream=stream,
             log_rewards=config.log_rewards,
             life_loss_is_terminal=config.life_loss_is_terminal,
-            **options,
+            **{"seed": config.seed} | options,
         )

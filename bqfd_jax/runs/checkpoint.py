@@ -106,7 +106,9 @@ class Checkpointer:
         self._prune(final)
         return final
 
-    def restore(self, templates: Mapping[str, Any]) -> tuple[int, dict[str, Any]] | None:
+    def restore(
+        self, templates: Mapping[str, Any], *, step: int | None = None
+    ) -> tuple[int, dict[str, Any]] | None:
         """Reads items of the newest checkpoint in which they are whole, going back past damage.
 
         Items that are not asked for are neither read nor checked.
@@ -116,9 +118,10 @@ class Checkpointer:
             `jax.ShapeDtypeStruct`s from `jax.eval_shape`, so that a large state need not be in
             memory twice.  Leaves come back as the template has them: numpy for numpy, python
             numbers for python numbers, otherwise jax arrays (weakly typed where it is).
+          step: only a checkpoint of this step will do.
 
         Returns:
-          `(step, items)`, or None if nothing was ever saved here.
+          `(step, items)`, or None if nothing was ever saved here (at that step).
 
         Raises:
           CheckpointError: there are checkpoints but none is whole; or the newest whole one lacks
@@ -126,7 +129,7 @@ class Checkpointer:
         """
         wanted = {name: flatten(name, template) for name, template in templates.items()}
         skipped = [(path, "its writing was never finished") for path in self._leftovers()]
-        checkpoints = self._checkpoints()
+        checkpoints = [p for p in self._checkpoints() if step is None or _step_of(p) == step]
         for path in reversed(checkpoints):
             try:
                 manifest = _read_manifest(path)

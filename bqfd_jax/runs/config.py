@@ -21,7 +21,10 @@ from bqfd_jax.types import LearnerState, Params
 
 MAX_REPLAY_ROWS = 1_000_000
 # What may differ between a run and its continuation.
-_NOT_RESULT = ("out", "resume", "checkpoint_period", "keep_checkpoints", "tensorboard", "video")
+_NOT_RESULT = (
+    "out", "resume", "checkpoint_period", "keep_checkpoints", "tensorboard", "video",
+    "seeds_per_program",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +41,10 @@ class RunConfig:
     """Which agent; its hyper-parameters are below, each agent's under its own name."""
     seed: int = 0
     """Decides all chance: networks, draws, exploration, how episodes begin."""
+    seeds_per_program: int = 1
+    """Train so many seeds in one program, from --seed on: each as in a run alone, with a folder of
+    its own below --out. Meant for accelerators, where several small runs cost little more than
+    one."""
     demo: tuple[str, ...] = ("none",)
     """The demonstrations: paths of files, or `none`."""
     steps: int = 50_000
@@ -52,6 +59,9 @@ class RunConfig:
     """Agent steps before the first update (pre-training apart)."""
     replay_rows: int = 0
     """Agent steps that the replay remembers; 0: all of them, at most a million."""
+    demo_rows: int = 0
+    """Rows that the replay keeps for demonstrations, at least: seeds in one program need as many as
+    the longest of their demonstrations. What they leave free is never drawn."""
     eval_period: int = 2_500
     """Agent steps between evaluations; 0: only one in the end."""
     eval_episodes: int = 10
@@ -98,6 +108,11 @@ class RunConfig:
     def title(self) -> str:
         """Name of the game or environment."""
         raise NotImplementedError
+
+    @property
+    def folder_name(self) -> str:
+        """How a folder begins that is made for the run."""
+        return f"{self.experiment}-{self.title.replace('/', '-').replace(':', '-')}"
 
     @property
     def preset_name(self) -> str:
@@ -170,12 +185,16 @@ class RunConfig:
     def check(self) -> None:
         """Raises `OptionError` or `UsageError` for values that cannot be meant."""
         checks.one_of(tuple(AGENTS), agent=self.agent)
-        checks.at_least(0, **self._values("seed", "learning_starts", "replay_rows", "eval_period"))
+        checks.at_least(
+            0,
+            **self._values("seed", "learning_starts", "replay_rows", "demo_rows", "eval_period"),
+        )
         checks.at_least(
             1,
             **self._values(
                 "steps", "envs", "eval_episodes", "eval_max_steps", "final_steps",
                 "checkpoint_period", "keep_checkpoints", "log_period", "hidden",
+                "seeds_per_program",
             ),
         )  # fmt: skip
         batch_size = self.agent_config.batch_size
@@ -183,13 +202,15 @@ class RunConfig:
         checks.at_least(1, devices=self.devices)
         checks.require(batch_size % self.devices == 0, "devices", self.devices, expected)
         if self.devices > 1:
+            checks.at_most(1, seeds_per_program=self.seeds_per_program)
             make_mesh(self.devices)
-        checks.at_most(self.max_lanes, envs=self.envs, eval_episodes=self.eval_episodes)
+        checks.at_most(self.max_lanes, eval_episodes=self.eval_episodes)
+        checks.at_most(self.max_lanes // self.seeds_per_program, envs=self.envs)
         # Steps are counted in 32 bits ...
         checks.at_most(2**31 - 1 - self.envs, steps=self.steps)
         checks.at_most(2**31 - 1, eval_max_steps=self.eval_max_steps)
         # ... and keys are made of 32: beyond them all would be as with a small seed.
-        checks.at_most(2**32 - 1, seed=self.seed)
+        checks.at_most(2**32 - self.seeds_per_program, seed=self.seed)
         checks.within(0.001, 1e6, update_period=self.update_period)
         checks.within(0, 1, eval_epsilon=self.eval_epsilon)
         if not self.demo or ("none" in self.demo and len(self.demo) > 1):

@@ -41,7 +41,7 @@ def prepare(
       The folder; it holds `config.json`.
     """
     if out is None and not resume:
-        out = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+        out = new_path(name)
     check(out, config, resume=resume, can_resume=can_resume, complete=complete)
     if resume:
         return out
@@ -52,6 +52,18 @@ def prepare(
     except OSError as error:
         raise UsageError(f"cannot write to {out}: {error.strerror or error}") from error
     return out
+
+
+def new_path(name: str) -> Path:
+    """Where a run goes that was given no folder."""
+    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def seed_folders(out: Path) -> dict[int, Path]:
+    """Seed -> run folder of seeds that were trained in one program, all below `out`."""
+    found = [path for path in out.glob("seed-*") if (path / "config.json").exists()]
+    numbered = {path.name.removeprefix("seed-"): path for path in found}
+    return {int(seed): numbered[seed] for seed in sorted(filter(str.isdecimal, numbered), key=int)}
 
 
 def check(
@@ -93,6 +105,12 @@ def read_config(out: Path) -> dict[str, Any]:
     """What a run was started with; raises `UsageError` if that cannot be known."""
     path = out / "config.json"
     if not path.exists():
+        if seeds := seed_folders(out):
+            raise UsageError(
+                f"{out} holds several seeds, each a run of its own: name one of "
+                f"{', '.join(path.name for path in seeds.values())} in it, or go on with all of "
+                f"them by `bqfd resume {out}`"
+            )
         raise UsageError(f"there is no run in {out} (no config.json)")
     try:
         stored = files.read_json(path)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 from bqfd_jax import checks, demos, extras
 from bqfd_jax.agents import presets
 from bqfd_jax.envs.gymnasium import GymVector
+from bqfd_jax.envs.pools import Pool
 from bqfd_jax.networks import for_observation
 from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import UsageError
@@ -110,9 +111,13 @@ class GymWorld:
         """A single environment."""
         return self.make(1, EnvStream.TRAINING)
 
-    def training(self, resumed_at: int = 0) -> GymVector:
+    def training(self, resumed_at: int = 0, seeds: Sequence[int] | None = None) -> HostEnvironment:
         """The environments that are trained on."""
-        return self.make(self._config.envs, EnvStream.TRAINING, resumed_at=resumed_at)
+        if seeds is None:
+            return self.make(self._config.envs, EnvStream.TRAINING, resumed_at=resumed_at)
+        # Batched forms of an environment have a single generator, so each seed needs its own.
+        configs = [dataclasses.replace(self._config, seed=seed) for seed in seeds]
+        return Pool([GymWorld(config, self._env).training(resumed_at) for config in configs])
 
     def evaluation(self, *, film: bool = False) -> GymVector:
         """Environments that nobody learns from."""
@@ -189,9 +194,9 @@ class GivenWorld(GymWorld):
         """What is trained on."""
         return self._given
 
-    def training(self, resumed_at: int = 0) -> HostEnvironment:
+    def training(self, resumed_at: int = 0, seeds: Sequence[int] | None = None) -> HostEnvironment:
         """The same, wherever it stands: only its maker could seed it anew."""
-        del resumed_at
+        del resumed_at, seeds
         return self._given
 
     def evaluation(self, *, film: bool = False) -> HostEnvironment | None:

@@ -1,70 +1,89 @@
-"""A run on host environments: pre-training, training, evaluations, checkpoints."""
+"""What a run on host environments keeps of its way: rows, evaluations, checkpoints."""
 
+import functools
 import time
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 import optax
 
 from bqfd_jax import demos
-from bqfd_jax.envs.host import HostEnvironmentError
 from bqfd_jax.policy import Policy, load_policy, save_policy
 from bqfd_jax.replay import spread
-from bqfd_jax.runs import text
-from bqfd_jax.runs.errors import RunError, Stopped
+from bqfd_jax.runs.errors import RunError
 from bqfd_jax.runs.job import Evaluator, Job
 from bqfd_jax.runs.journal import Journal
-from bqfd_jax.runs.loop import follow
 from bqfd_jax.runs.sinks import Sink
-from bqfd_jax.training import demo_usage, on_host
-from bqfd_jax.types import HostStep, Params
+from bqfd_jax.training import demo_usage, group, on_host
+from bqfd_jax.types import Array, HostStep, Params
+
+Part = TypeVar("Part")
 
 # Losses, Q-values and scores beyond this are no game's.
 _HUGE = 1e9
-# How often the bar moves and the sink is asked whether to stop, in steps of all environments.
-_CHUNK = 8
+
+
+class Share:
+    """What one run sees of the loop that steps it, alone or among others in a group.
+
+    Args:
+      loop: of the run, or of the group.
+      number: which run of the group it is; None if it is alone.
+    """
+
+    def __init__(self, loop: on_host.HostLoop, number: int | None = None):
+        self.loop, self._number = loop, number
+
+    @property
+    def step(self) -> int:
+        """Agent steps of the run."""
+        return self.loop.step
+
+    def take(self, select: Callable[[on_host.HostTrainState], Part]) -> Part:
+        """A part of the run's state; of a group's state only that part is copied."""
+        part = select(self.loop.state)
+        return part if self._number is None else group.of_run(part, self._number)
+
+    @property
+    def state(self) -> on_host.HostTrainState:
+        """All of it."""
+        return self.take(lambda state: state)
 
 
 class HostRun:
-    """A run's way from its last checkpoint, or from the beginning, to its last step.
+    """What a run keeps of its way: rows, evaluations, checkpoints.  `lockstep.train` leads it on.
 
     Args:
       job: what is run.
-      journal: where rows and checkpoints go.
+      journal: where rows and checkpoints go; restored, if there was something to restore.
       sink: what is told of progress, and asked whether to stop.
-      resume: go on from the journal's last checkpoint, if there is one.
+      share: of the loop that steps it.
+      resumed_at: the step from which it goes on; None if it begins.
     """
 
-    def __init__(self, job: Job, journal: Journal, sink: Sink, *, resume: bool = False):
+    def __init__(
+        self, job: Job, journal: Journal, sink: Sink, share: Share, resumed_at: int | None = None
+    ):
         self.job, self.config, self.journal, self.sink = job, job.config, journal, sink
-        restored = journal.restore(self._templates()) if resume else None
-        self.resumed_at = restored[0] if restored else None
-        if restored:
-            state = on_host.from_checkpoint(restored[1], job.trainer, job.fresh_replay)
-        else:
-            state = job.init()
-        self.loop = job.make_loop(state)
-        self._visits = demo_usage.visits(self.loop.state.replay)
+        self.loop, self.resumed_at = share, resumed_at
+        self._visits = demo_usage.visits(self._demo_rows())
         journal.open()
         self._evaluator: Evaluator | None = None
-        self._warned_of_scale = False
-        self.is_saved = restored is not None  # the newest state that was to be saved
+        self._warned_of_scale = self._is_spoilt = False
+        self.is_saved = resumed_at is not None  # the newest state that was to be saved
         # Of the best evaluation since the run was begun here.
         self._best_policy: Policy | None = None
 
-    def _templates(self) -> dict[str, Any]:
-        """Shapes of all that a checkpoint holds."""
-        with_replay = self.config.checkpoint_replay
-        templates = jax.eval_shape(
-            lambda: on_host.to_checkpoint(self.job.init(), with_replay=with_replay)
-        )
-        return spread.shapes(self.job.replay.mesh, templates)
+    def _demo_rows(self) -> demo_usage.DemoRows:
+        num_rows = sum(demos.sizes(self.job.demonstrations).values())
+        return self.loop.take(lambda state: demo_usage.demo_rows(state.replay, num_rows))
 
     @property
     def updates(self) -> int:
         """Updates made, pre-training included."""
-        return int(self.loop.state.learner.updates)
+        return int(self.loop.take(lambda state: state.learner.updates))
 
     @property
     def best_policy(self) -> Policy | None:
@@ -78,34 +97,30 @@ class HostRun:
     @property
     def played_params(self) -> Params:
         """Of the network that plays evaluations."""
-        return self.config.played_params(self.loop.state.learner)
-
-    def run(self) -> None:
-        """Pre-trains and trains to the end; raises `Stopped` or `RunError`, all being saved."""
-        try:
-            if not self.loop.step and self.updates < self.config.pretrain_updates:
-                follow(_Pretraining(self), self.sink)
-            self._make_up_for_evaluation()
-            follow(_Training(self), self.sink)
-        except HostEnvironmentError as error:
-            # What was learnt is sound: nothing of the step that failed has been learnt from.
-            self.save()
-            raise RunError(f"{error}\n{self._last_checkpoint}; {self._how_to_go_on}") from error
+        return self.loop.take(lambda state: self.config.played_params(state.learner))
 
     # --- Rows ---
 
-    def log(self, steps_per_second: float, scores: list[float]) -> dict[str, Any]:
-        """Writes a row about the updates since the last one."""
-        self.loop.state, count, means = self.job.trainer.read(self.loop.state)
+    def log(
+        self, read: tuple[Array, dict[str, Array]], speed: float = 0.0, scores: Sequence[float] = ()
+    ) -> dict[str, Any]:
+        """Writes a row about the updates since the last one.
+
+        Args:
+          read: how many those were, and means of their metrics; see `on_host.read`.
+          speed: agent steps per second.
+          scores: of training episodes that have ended.
+        """
+        count, means = read
         # Before learning starts there is nothing to take means of, but every row has all names.
-        unknown = () if int(count) else self.loop.state.totals
+        unknown = () if int(count) else self.loop.take(lambda state: state.totals)
         values = {name: float(value) for name, value in means.items() if name not in unknown}
         values |= self._demo_usage()
         self._check_finite(values)
         row = {
             "step": self.loop.step,
             "updates": self.updates,
-            "steps_per_second": steps_per_second,
+            "steps_per_second": speed,
             **dict.fromkeys(unknown),
             **values,
             "train_episodes": len(scores),
@@ -128,28 +143,29 @@ class HostRun:
 
     def _demo_usage(self) -> dict[str, float]:
         """Of the draws since the last row."""
-        replay, since = self.loop.state.replay, self._visits
-        self._visits = demo_usage.visits(replay)
+        rows, since = self._demo_rows(), self._visits
+        self._visits = demo_usage.visits(rows)
         sizes = demos.sizes(self.job.demonstrations)
-        return demo_usage.usage(sizes, self.config.agent_config, replay, since)
+        return demo_usage.usage(sizes, self.config.agent_config, rows, since)
 
     def _check_finite(self, values: dict[str, float]) -> None:
         for name, value in values.items():
             if not np.isfinite(value):
+                self._is_spoilt = True
                 raise RunError(
                     f"the {name.replace('_', ' ')} became {value} before step {self.loop.step}. "
-                    f"{self._last_checkpoint}. A smaller --{self.config.agent}.learning-rate than "
+                    f"{self.last_checkpoint}. A smaller --{self.config.agent}.learning-rate than "
                     f"{self.config.agent_config.learning_rate} usually helps."
                 )
 
     # --- Evaluations ---
 
-    def evaluate(self) -> None:
-        """Plays with the network of now, and writes a row of it."""
+    def evaluate(self) -> bool:
+        """Plays with the network of now, and writes a row of it; False if it was cut short."""
         if self._evaluator is None:
             env = self.job.world.evaluation()
             if env is None:
-                return
+                return True
             self._evaluator = Evaluator(self.job, env)
         started = time.perf_counter()
         params, cut_short = self.played_params, False
@@ -162,9 +178,7 @@ class HostRun:
         # Whole games may take minutes, and whoever asks to stop should not wait that long.
         result = self._evaluator(params, self.loop.step, stop)
         if cut_short:
-            raise self.stopped(
-                f"in the evaluation at step {self.loop.step}, which will be made up for"
-            )
+            return False
         score = float(result.scores.mean())
         self._keep_best(score, params)
         self.journal.write(
@@ -177,6 +191,7 @@ class HostRun:
                 "eval_seconds": time.perf_counter() - started,
             }
         )
+        return True
 
     def _keep_best(self, score: float, params: Params) -> None:
         """Keeps the network of the highest score; of equals the last, which has learnt most."""
@@ -194,12 +209,7 @@ class HostRun:
         except OSError as error:
             self.sink.warn(f"{name} could not be written: {error}")
 
-    def _make_up_for_evaluation(self) -> None:
-        if self._evaluation_is_missing():
-            self.evaluate()
-            self.save()
-
-    def _evaluation_is_missing(self) -> bool:
+    def evaluation_is_missing(self) -> bool:
         """Whether one failed or was stopped, so that the run goes on from just before it."""
         config, step = self.config, self.loop.step
         done = [row["step"] for row in self.journal.evaluations]
@@ -216,13 +226,16 @@ class HostRun:
 
     def save(self) -> bool:
         """A checkpoint, if the run is sound and one can be written."""
+        if self._is_spoilt:
+            return False
         # Nothing spoilt is saved: neither by the updates since the last row, nor by the very last.
-        state = self.loop.state
-        self._check_finite({name: float(total) for name, total in state.totals.items()})
-        size = float(optax.tree.norm(state.learner.params))
+        totals = self.loop.take(lambda state: state.totals)
+        self._check_finite({name: float(total) for name, total in totals.items()})
+        size = float(optax.tree.norm(self.loop.take(lambda state: state.learner.params)))
         self._check_finite({"size of the network": size})
         started = time.perf_counter()
-        items = on_host.to_checkpoint(state, with_replay=self.config.checkpoint_replay)
+        with_replay = self.config.checkpoint_replay
+        items = self.loop.take(functools.partial(on_host.to_checkpoint, with_replay=with_replay))
         path = self.journal.save(self.loop.step, items)
         self.is_saved = path is not None
         if path is None:
@@ -234,111 +247,34 @@ class HostRun:
         )
         return True
 
-    def stopped(self, when: str) -> Stopped:
-        """Saves; gives the exception that says how to go on."""
-        lost = "" if self.save() else ", and what came after the last checkpoint is lost"
+    def put_down(self) -> bool:
+        """Saves all, and the policy; whether there is a checkpoint now."""
+        saved = self.save()
         self._save_policy(self.job.policy(self.played_params), "policy.npz")
-        return Stopped(f"stopped {when}{lost}; {self._how_to_go_on}")
+        return saved
 
     @property
-    def _last_checkpoint(self) -> str:
+    def last_checkpoint(self) -> str:
+        """Where the last one is, in words."""
         saved = self.journal.saved_steps
         where = f"step {saved[-1]} in {self.journal.folder}" if saved else "none"
         return f"Last good checkpoint: {where}"
 
-    @property
-    def _how_to_go_on(self) -> str:
-        if self.journal.folder is None:
-            return "nothing was saved, as there is no run folder"
-        return f"continue with `bqfd resume {self.journal.folder}`"
+
+def restore(
+    job: Job, journal: Journal, *, step: int | None = None
+) -> tuple[int, on_host.HostTrainState] | None:
+    """Step and state of the journal's last checkpoint (of that step), if there is one."""
+    with_replay = job.config.checkpoint_replay
+    templates = jax.eval_shape(lambda: on_host.to_checkpoint(job.init(), with_replay=with_replay))
+    found = journal.restore(spread.shapes(job.replay.mesh, templates), step=step)
+    if found is None:
+        return None
+    return found[0], on_host.from_checkpoint(found[1], job.trainer, job.fresh_replay)
 
 
-class _Pretraining:
-    """Updates from demonstrations alone, before the first step."""
-
-    unit = "update"
-    title = "pre-training"
-
-    def __init__(self, run: HostRun):
-        config = run.config
-        self._run, self.total = run, config.pretrain_updates
-        self._save_period = max(1, int(config.checkpoint_period / config.update_period))
-
-    @property
-    def position(self) -> int:
-        return self._run.updates
-
-    def advance(self) -> None:
-        run, before = self._run, self.position
-        # What is due at the end of pre-training comes with its last update, or not at all.
-        for _ in range(max(1, min(_CHUNK, self.total - 1 - before))):
-            run.loop.state = run.job.trainer.pretrain(run.loop.state)
-        if self.position == self.total:
-            run.log(0.0, [])
-            if run.config.eval_period:
-                run.evaluate()
-            run.save()
-        elif self.position // self._save_period > before // self._save_period:
-            run.save()
-
-    def put_down(self) -> Stopped:
-        return self._run.stopped("during pre-training")
-
-
-class _Training:
-    """Steps in the environments, and the updates that are due with them."""
-
-    unit = "step"
-
-    def __init__(self, run: HostRun):
-        self._run, self.total = run, run.config.steps
-        self.title = f"{run.config.title} {run.config.agent}"
-        self._begin_row()
-
-    def _begin_row(self) -> None:
-        # A run that was stopped between two rows goes on with the second.
-        period = self._run.config.log_period
-        self._last_row = self.position // period * period
-        self._row_began = time.perf_counter(), self.position
-        self._scores: list[float] = []
-
-    @property
-    def position(self) -> int:
-        return self._run.loop.step
-
-    def advance(self) -> str | None:
-        run, config = self._run, self._run.config
-        row_at = min(self._last_row + config.log_period, config.steps)
-        self._scores += run.loop.run(min(_CHUNK * config.envs, row_at - self.position))
-        if self.position < row_at:
-            return None
-        jax.block_until_ready(run.loop.state.step)
-        began, first_step = self._row_began
-        speed = (self.position - first_step) / (time.perf_counter() - began)
-        row = run.log(speed, self._scores)
-        ended = self.position >= config.steps
-        if ended or self._crossed(config.eval_period):
-            run.evaluate()
-        if ended or self._crossed(config.checkpoint_period):
-            run.save()
-        self._begin_row()
-        return self._note(row)
-
-    def _crossed(self, period: int) -> bool:
-        return period > 0 and self.position // period > self._last_row // period
-
-    def put_down(self) -> Stopped:
-        return self._run.stopped(f"at step {self.position}")
-
-    def _note(self, row: dict[str, Any]) -> str:
-        evaluations = self._run.journal.evaluations
-        score = text.score(evaluations[-1]["eval_mean"]) if evaluations else "-"
-        shown = [f"score {score}"]
-        for name, label in (
-            ("loss", "loss"),
-            ("visit_weight", "visit weight"),
-            ("expert_share", "demo share"),
-        ):
-            if row.get(name) is not None:
-                shown.append(f"{label} {row[name]:.3g}")
-        return ", ".join(shown)
+def begin(job: Job, journal: Journal, sink: Sink, *, resume: bool = False) -> HostRun:
+    """A run alone, from its beginning or, to resume it, from the journal's last checkpoint."""
+    restored = restore(job, journal) if resume else None
+    resumed_at, state = restored or (None, job.init())
+    return HostRun(job, journal, sink, Share(job.make_loop(state)), resumed_at)

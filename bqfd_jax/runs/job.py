@@ -9,7 +9,7 @@ from bqfd_jax import demos
 from bqfd_jax.agents import Agent, make_agent
 from bqfd_jax.demos import Demonstration, DemonstrationError
 from bqfd_jax.policy import Policy, make_policy
-from bqfd_jax.replay import Replay, ReplayState, make_mesh, make_replay, spread_over
+from bqfd_jax.replay import Replay, ReplayState, make_mesh, make_replay, spread_over, with_room
 from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.machine import check_memory
@@ -42,11 +42,16 @@ class Job:
         """A replay that holds the demonstrations and nothing else."""
         return self.replay.init(self.demo_rows)
 
-    def make_loop(self, state: on_host.HostTrainState) -> on_host.HostLoop:
-        """Training that goes on from a state."""
+    def make_loop(
+        self,
+        state: on_host.HostTrainState,
+        env: HostEnvironment | None = None,
+        trainer: on_host.HostTrainer | None = None,
+    ) -> on_host.HostLoop:
+        """Training that goes on from a state, by itself or as a group does it."""
         return on_host.HostLoop(
-            self.world.training(resumed_at=int(state.step)),
-            self.trainer,
+            env or self.world.training(resumed_at=int(state.step)),
+            trainer or self.trainer,
             state,
             update_period=self.config.update_period,
             learning_starts=self.config.learning_starts,
@@ -107,6 +112,8 @@ def make_job(
     demonstrations = demos.with_unique_names(demonstrations)
     try:
         rows = demos.rows_for(env, demonstrations, gamma=config.agent_config.gamma)
+        if rows is not None:
+            rows = with_room(rows, config.demo_rows)
         replay = make_replay(
             frame_shape=env.frame_shape,
             frame_dtype=env.frame_dtype,

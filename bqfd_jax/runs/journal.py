@@ -61,15 +61,17 @@ class Journal:
         # The rows as of the last checkpoint, should the file be lost or damaged.
         self._copy = folder / "checkpoints" / part / "metrics.jsonl"
 
-    def restore(self, templates: Mapping[str, Any]) -> tuple[int, dict[str, Any]] | None:
-        """Step and items of the last checkpoint, from which rows and time go on too.
+    def restore(
+        self, templates: Mapping[str, Any], *, step: int | None = None
+    ) -> tuple[int, dict[str, Any]] | None:
+        """Step and items of the last checkpoint (of that step), from which rows and time go on too.
 
         Raises:
           RunError: it is another run's.
         """
         if self._checkpointer is None:
             return None
-        restored = self._checkpointer.restore({**templates, "journal": self._saved})
+        restored = self._checkpointer.restore({**templates, "journal": self._saved}, step=step)
         if restored is None:
             return None
         step, items = restored

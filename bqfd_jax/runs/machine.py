@@ -30,20 +30,24 @@ def available_memory() -> int | None:
     return limits.free_memory()
 
 
-def check_memory(replay: Replay) -> None:
-    """Raises `UsageError` for a replay that will not fit."""
+def check_memory(replay: Replay, copies: int = 1) -> None:
+    """Raises `UsageError` for a replay that will not fit, or not so many times."""
     # Devices of an accelerator have memory of their own, and the others hold as much as the first.
     share = 1 if replay.mesh is None or jax.default_backend() == "cpu" else replay.mesh.size
-    needed = replay.num_bytes / share + _AROUND_THE_REPLAY
+    needed = copies * replay.num_bytes / share + _AROUND_THE_REPLAY
     available = available_memory()
     if available is None or needed <= available:
         return
-    room = (available - _AROUND_THE_REPLAY) * share / replay.num_bytes
+    room = (available - _AROUND_THE_REPLAY) * share / (copies * replay.num_bytes)
     rows = int(room * replay.layout.num_rows) // 1000 * 1000
     advice = f"set replay_rows to {rows} or less" if rows > 0 else "free some memory"
+    what = f"the replay of {replay.layout.num_rows:,} rows needs"
+    if copies > 1:
+        what = f"{copies} replays of {replay.layout.num_rows:,} rows (one to join or save) need"
+        advice = f"take fewer seeds per program, or {advice}"
     raise UsageError(
-        f"the replay of {replay.layout.num_rows:,} rows needs {needed / 1e9:.1f} GB with all "
-        f"around it, but only {available / 1e9:.1f} GB are free; {advice}"
+        f"{what} {needed / 1e9:.1f} GB with all around it, but only {available / 1e9:.1f} GB are "
+        f"free; {advice}"
     )
 
 

@@ -13,13 +13,13 @@ import numpy as np
 from bqfd_jax import checks, files
 from bqfd_jax.demos import Demonstration
 from bqfd_jax.policy import Policy, load_policy
-from bqfd_jax.runs import folder, report, stored, text
+from bqfd_jax.runs import folder, lockstep, report, stored, text
 from bqfd_jax.runs.atari import AtariConfig, AtariWorld
 from bqfd_jax.runs.checkpoint import Checkpointer
 from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import Stopped, UsageError
 from bqfd_jax.runs.gym import GymConfig, GymWorld
-from bqfd_jax.runs.host_run import HostRun
+from bqfd_jax.runs.host_run import HostRun, begin
 from bqfd_jax.runs.job import Evaluator, Job, make_job
 from bqfd_jax.runs.journal import Journal
 from bqfd_jax.runs.metrics import read_jsonl
@@ -40,27 +40,34 @@ def opened(job: Job, sink: Sink, *, in_memory: bool = False) -> Iterator[HostRun
     """A run in the config's folder, which nobody else may use meanwhile; or in memory alone."""
     config = job.config
     if in_memory:
-        yield HostRun(job, Journal(None, sink), sink)
+        yield begin(job, Journal(None, sink), sink)
         return
-    name = f"{config.experiment}-{config.title.replace('/', '-').replace(':', '-')}"
+    with prepared(job, sink) as journal:
+        sink.say(describe(job, journal.folder))
+        run = begin(job, journal, sink, resume=config.resume)
+        if run.resumed_at is not None:
+            sink.say(f"resumed at step {run.resumed_at}")
+        yield run
+
+
+@contextmanager
+def prepared(job: Job, sink: Sink) -> Iterator[Journal]:
+    """The journal of a run in the config's folder, which is made unless the run goes on there."""
+    config = job.config
     shown = {demo.name: demo.checksum for demo in job.demonstrations}
     kept = job.demonstrations if config.demo in (("make",), ("given",)) else ()
     out = folder.prepare(
         config.out,
         config.stored() | {"demonstrations": shown},
-        name=name,
+        name=config.folder_name,
         resume=config.resume,
         complete=config.completed,
         fill=functools.partial(keep_demonstrations, demonstrations=kept),
     )
     with folder.sole_use(out):
-        sink.say(describe(job, out))
         journal = Journal(out, sink, keep=config.keep_checkpoints, tensorboard=config.tensorboard)
-        run = HostRun(job, journal, sink, resume=config.resume)
-        if run.resumed_at is not None:
-            sink.say(f"resumed at step {run.resumed_at}")
         try:
-            yield run
+            yield journal
         finally:
             journal.close()
 
@@ -68,21 +75,24 @@ def opened(job: Job, sink: Sink, *, in_memory: bool = False) -> Iterator[HostRun
 def start(job: Job, sink: Sink) -> report.Summary:
     """A whole run in the config's folder, or the rest of one."""
     with opened(job, sink) as run:
-        run.run()
+        lockstep.train([run], sink)
         return report.finish(run)
 
 
-def describe(job: Job, out: Path) -> str:
-    """What will happen, in words."""
+def describe(job: Job, out: Path, num_seeds: int = 1) -> str:
+    """What will happen, in words; of several seeds in one program by the first one's job."""
     config, replay, device = job.config, job.replay, jax.devices()[0]
+    seeds, times = f"seed {config.seed}", ""
+    if num_seeds > 1:
+        seeds, times = f"{num_seeds} seeds from {config.seed} on", f"{num_seeds} x "
     shown = "none"
     if job.demonstrations:
         shown = "\n                 ".join(map(_describe_demonstration, job.demonstrations))
     return (
-        f"{config.title}, {config.agent}, seed {config.seed}, preset {config.preset_name}: "
-        f"{config.steps:,} agent steps in {config.envs} environments\n"
+        f"{config.title}, {config.agent}, {seeds}, preset {config.preset_name}: "
+        f"{config.steps:,} agent steps in {times}{config.envs} environments\n"
         f"  demonstration: {shown}\n"
-        f"  replay: {replay.layout.num_rows:,} rows, {replay.num_bytes / 1e9:.2f} GB\n"
+        f"  replay: {times}{replay.layout.num_rows:,} rows, {replay.num_bytes / 1e9:.2f} GB\n"
         f"  device: {device.device_kind} ({device.platform}); run folder: {out}"
     )
 
@@ -212,7 +222,7 @@ class Run:
 
     def resume(self, *, steps: int | None = None, sink: Sink | None = None) -> report.Summary:
         """Goes on where the last checkpoint stands; with `steps` to another length."""
-        self._check_trust()
+        self.check_trust()
         if steps is not None and steps != self.config.steps:
             if steps < self.last_step:
                 raise UsageError(
@@ -234,13 +244,14 @@ class Run:
             job = load_job(dataclasses.replace(config, out=self.folder, resume=True))
             with opened(job, sink) as run:
                 can_go_on, self.config = True, config
-                run.run()
+                lockstep.train([run], sink)
                 return report.finish(run)
         finally:
             if not can_go_on:
                 folder.write_config(self.folder, before)
 
-    def _check_trust(self) -> None:
+    def check_trust(self) -> None:
+        """Raises `UsageError` if others' code would run that nobody has said to trust."""
         modules = self.config.foreign_modules
         if modules and not self._is_trusted:
             raise UsageError(
@@ -249,7 +260,7 @@ class Run:
             )
 
     def _job(self, config: RunConfig) -> Job:
-        self._check_trust()
+        self.check_trust()
         # Whoever only plays needs no more devices than one.
         config = dataclasses.replace(config, devices=1)
         config.check()
@@ -275,7 +286,12 @@ class Run:
         return step, job.config.played_params(items["learner"])
 
 
-def load_job(config: RunConfig, demonstrations: Sequence[Demonstration] | None = None) -> Job:
+def load_job(
+    config: RunConfig,
+    demonstrations: Sequence[Demonstration] | None = None,
+    *,
+    allocates: bool = True,
+) -> Job:
     """The job of a config: its world, and the demonstrations that it names unless given."""
     config.check()
     if config.resume or config.out is not None:
@@ -288,4 +304,4 @@ def load_job(config: RunConfig, demonstrations: Sequence[Demonstration] | None =
     world = KINDS[config.experiment][1](config)
     if demonstrations is None:
         demonstrations = world.load_demonstrations(config.out if config.resume else None)
-    return make_job(config, world, demonstrations)
+    return make_job(config, world, demonstrations, allocates=allocates)

@@ -46,6 +46,22 @@ class Sink:
         yield Bar()
 
 
+class Prefixed(Sink):
+    """Tells another sink, and says of what: `seed 1: checkpoint at step 500`."""
+
+    def __init__(self, sink: Sink, prefix: str):
+        self._sink, self._prefix = sink, prefix
+        self.row, self.stop_asked, self.bar = sink.row, sink.stop_asked, sink.bar
+
+    def say(self, text: str) -> None:
+        """Passes it on with the prefix."""
+        self._sink.say(f"{self._prefix}: {text.lstrip()}")
+
+    def warn(self, text: str) -> None:
+        """The same."""
+        self._sink.warn(f"{self._prefix}: {text}")
+
+
 class _TqdmBar(Bar):
     def __init__(self, bar: tqdm):
         self._bar = bar

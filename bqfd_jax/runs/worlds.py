@@ -28,8 +28,12 @@ class World(Protocol):
     def example(self) -> HostEnvironment:
         """An environment to read shapes from; it is never stepped."""
 
-    def training(self, resumed_at: int = 0) -> HostEnvironment:
-        """What is trained on, from an agent step on."""
+    def training(self, resumed_at: int = 0, seeds: Sequence[int] | None = None) -> HostEnvironment:
+        """What is trained on, from an agent step on.
+
+        With `seeds` a pool of several runs, whose lanes follow each other; each run's are as they
+        would be alone.
+        """
 
     def evaluation(self, *, film: bool = False) -> HostEnvironment | None:
         """What nobody learns from; with `film` a single one with pictures.  None: there is none."""

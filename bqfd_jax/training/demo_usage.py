@@ -1,6 +1,7 @@
 """How often each of several demonstrations is drawn, and how much its expert still counts."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -8,25 +9,39 @@ import numpy as np
 from bqfd_jax.agents import AgentConfig, BqfdConfig
 from bqfd_jax.agents.bqfd import visit_weight
 from bqfd_jax.replay import ReplayState
+from bqfd_jax.types import Array
 
 _visit_weight = jax.jit(visit_weight, static_argnums=0)
 
 
-def visits(replay_state: ReplayState) -> np.ndarray:
+class DemoRows(NamedTuple):
+    """What of a replay tells about its demonstrations."""
+
+    visit_count: Array  # [E] int32, visits of each row
+    is_last: Array  # [E] bool, it ends an episode, so that nothing starts there
+
+
+def demo_rows(replay_state: ReplayState, num_rows: int) -> DemoRows:
+    """The first `num_rows` of one run's replay, or of several that lead with the runs."""
+    own = slice(num_rows)
+    return DemoRows(replay_state.visit_count[..., own], replay_state.rows.is_last[..., own])
+
+
+def visits(rows: DemoRows) -> np.ndarray:
     """Visits of each demonstration row so far, `[E]` int64."""
     # On the host: over a long run their sum outgrows 32 bits.
-    return np.asarray(replay_state.visit_count, np.int64)
+    return np.asarray(rows.visit_count, np.int64)
 
 
 def usage(
-    sizes: Mapping[str, int], config: AgentConfig, replay_state: ReplayState, since: np.ndarray
+    sizes: Mapping[str, int], config: AgentConfig, rows: DemoRows, since: np.ndarray
 ) -> dict[str, float]:
     """Metrics of each demonstration, in a replay where they lie one after the other.
 
     Args:
       sizes: name of each demonstration -> its rows, in their order; they sum to E.
       config: the agent's, of which BQfD's has a visit weight.
-      replay_state: of now.
+      rows: of now.
       since: the `visits` from which on draws count, `[E]`.
 
     Returns:
@@ -45,13 +60,13 @@ def usage(
         return np.array([part.sum() for part in np.split(values, ends)])
 
     metrics = {}
-    drawn = sums(visits(replay_state) - since)
+    drawn = sums(visits(rows) - since)
     if drawn.sum() > 0:
         for name, share in zip(sizes, drawn / drawn.sum(), strict=True):
             metrics[f"demo/{name}/share"] = float(share)
     if isinstance(config, BqfdConfig):
-        starts = ~np.asarray(replay_state.rows.is_last[: len(since)])
-        weight = np.where(starts, _visit_weight(config, replay_state.visit_count), 0.0)
+        starts = ~np.asarray(rows.is_last)
+        weight = np.where(starts, _visit_weight(config, rows.visit_count), 0.0)
         for name, mean in zip(sizes, sums(weight) / sums(starts), strict=True):
             metrics[f"demo/{name}/visit_weight"] = float(mean)
     return metrics

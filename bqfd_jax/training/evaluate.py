@@ -1,5 +1,6 @@
 """Playing whole episodes: the one player that evaluations, recordings and films share."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -85,24 +86,21 @@ def make_evaluate(
     """
     checks.within(0, 1, epsilon=epsilon)
 
-    def act(
-        key: Array, params: Params, observation: Array, frame: Array, is_first: Array, time: Array
-    ) -> tuple[Array, Array]:
-        observation = push_frame(observation, frame, is_first)
-        keys = jax.random.split(jax.random.fold_in(key, time), env.num_lanes)
-        pick = jax.vmap(exploration.epsilon_greedy, in_axes=(0, 0, None))
-        return observation, pick(keys, q_values(params, observation), epsilon)
-
-    act = jax.jit(act, donate_argnums=2)
-
     def evaluate(key: Array, params: Params, on_step: OnStep | None = None) -> Evaluation:
         observation = jnp.zeros((env.num_lanes, stack, *env.frame_shape), env.frame_dtype)
         time = 0
 
         def choose(step: HostStep) -> np.ndarray:
             nonlocal observation, time
-            observation, actions = act(
-                key, params, observation, step.frame, step.is_first, np.int32(time)
+            observation, actions = _act(
+                q_values,
+                epsilon,
+                key,
+                params,
+                observation,
+                step.frame,
+                step.is_first,
+                np.int32(time),
             )
             time += 1
             return np.asarray(actions)
@@ -110,3 +108,21 @@ def make_evaluate(
         return play(env, choose, max_steps=max_steps, on_step=on_step)
 
     return evaluate
+
+
+# Compiled once for all who play by the same function, such as the runs of a group.
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=4)
+def _act(
+    q_values: Callable[[Params, Array], Array],
+    epsilon: float,
+    key: Array,
+    params: Params,
+    observation: Array,
+    frame: Array,
+    is_first: Array,
+    time: Array,
+) -> tuple[Array, Array]:
+    observation = push_frame(observation, frame, is_first)
+    keys = jax.random.split(jax.random.fold_in(key, time), observation.shape[0])
+    pick = jax.vmap(exploration.epsilon_greedy, in_axes=(0, 0, None))
+    return observation, pick(keys, q_values(params, observation), epsilon)

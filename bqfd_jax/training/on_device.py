@@ -215,27 +215,33 @@ def over_runs(
     num_runs: int,
     *,
     donate_argnums: tuple[int, ...] = (),
+    shared_argnums: tuple[int, ...] = (),
     called_once: bool = False,
 ) -> Callable[..., Any]:
     """Compiles `function` for many runs at once: vmapped, and spread over the devices.
 
-    Every argument and result has a leading axis of `num_runs`.  Runs never talk to each other, so
-    as many devices are used as divide their number.  To use several cores, make each a device:
-    `jax.config.update("jax_num_cpu_devices", n)` before anything else.
+    Every result has a leading axis of `num_runs`, and every argument unless it is shared.  Runs
+    never talk to each other, so as many devices are used as divide their number.  To use several
+    cores, make each a device: `jax.config.update("jax_num_cpu_devices", n)` before anything else.
 
     Args:
       function: of one run.
       num_runs: how many there are.
       donate_argnums: arguments whose memory may be reused for the results.
+      shared_argnums: arguments that are the same for all runs.
       called_once: do not spend time on optimising the compiled code.
     """
     runs = runs_sharding(num_runs)
-    mapped = jax.shard_map(
-        jax.vmap(function),
-        mesh=runs.mesh,
-        in_specs=runs.spec,
-        out_specs=runs.spec,
-        check_vma=False,
-    )
+
+    def mapped(*arguments: Any) -> Any:
+        shared = [number in shared_argnums for number in range(len(arguments))]
+        return jax.shard_map(
+            jax.vmap(function, in_axes=tuple(None if one else 0 for one in shared)),
+            mesh=runs.mesh,
+            in_specs=tuple(jax.sharding.PartitionSpec() if one else runs.spec for one in shared),
+            out_specs=runs.spec,
+            check_vma=False,
+        )(*arguments)
+
     options = {"xla_backend_optimization_level": 0} if called_once else None
     return jax.jit(mapped, donate_argnums=donate_argnums, compiler_options=options)

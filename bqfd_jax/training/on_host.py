@@ -74,10 +74,15 @@ class HostTrainer(NamedTuple):
     read: Callable[..., tuple[HostTrainState, Array, dict[str, Array]]]  # state -> (.., means)
 
 
-def make_host_trainer(agent: Agent, replay: Replay) -> HostTrainer:
+Jit = Callable[[Callable[..., Any]], Callable[..., Any]]
+_donating: Jit = functools.partial(jax.jit, donate_argnums=0)
+
+
+def make_host_trainer(agent: Agent, replay: Replay, jit: Jit = _donating) -> HostTrainer:
     """Compiles the functions below for an agent and the replay that it was made for.
 
-    The lanes of the replay are the environments that are stepped side by side.
+    The lanes of the replay are the environments that are stepped side by side.  `jit` compiles
+    functions of one run's state; `group.make_group_trainer` has one for many runs.
     """
     place = functools.partial(spread.placing, replay.mesh)
     compiled_init = jax.jit(place(functools.partial(init, agent, replay)))
@@ -87,7 +92,7 @@ def make_host_trainer(agent: Agent, replay: Replay) -> HostTrainer:
         return compiled_init(key, demonstrations)
 
     def compiled(function: Callable[..., Any], *parts: Any) -> Callable[..., Any]:
-        return jax.jit(place(functools.partial(function, *parts)), donate_argnums=0)
+        return jit(place(functools.partial(function, *parts)))
 
     return HostTrainer(
         init=checked_init,
@@ -251,8 +256,10 @@ _COUNTERS = ("step", "key", "totals", "num_totals")
 def _mean_visits(replay_state: ReplayState) -> Array:
     """Over the demonstration rows that can be visited."""
     visits = replay_state.visit_count
-    starts = ~replay_state.rows.is_last[: visits.shape[0]]
-    return jnp.sum(visits * starts, dtype=jnp.float32) / jnp.maximum(jnp.sum(starts), 1)
+    starts = ~replay_state.rows.is_last[..., : visits.shape[-1]]
+    # Over the last axis: states of a group lead with the runs.
+    total = jnp.sum(visits * starts, axis=-1, dtype=jnp.float32)
+    return total / jnp.maximum(jnp.sum(starts, axis=-1), 1)
 
 
 def updates_due(step: int, *, update_period: float, learning_starts: int = 0) -> int:
@@ -292,7 +299,7 @@ class HostLoop:
         self.env = env
         self.trainer = trainer
         self.state = state
-        self.step = int(state.step)
+        self.step = int(np.max(state.step))  # runs of a group are in step
         self.scores = host.Scores(env.num_lanes)
         self._updates_due = functools.partial(
             updates_due, update_period=update_period, learning_starts=learning_starts

@@ -19,6 +19,7 @@ from typing import Literal
 import tyro
 
 from bqfd_jax import console
+from bqfd_jax.runs import group
 from bqfd_jax.runs.atari import AtariConfig
 from bqfd_jax.runs.run import load_job, start
 
@@ -45,7 +46,10 @@ def train(config: AtariConfig) -> None:
     with console.terminal() as sink:
         if config.shows_demonstrations:
             sink.say("playing the demonstration back ...")
-        start(load_job(config), sink)
+        if config.seeds_per_program > 1:
+            group.start(group.load_jobs(config), sink)
+        else:
+            start(load_job(config), sink)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

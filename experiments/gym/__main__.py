@@ -22,7 +22,7 @@ from bqfd_jax.runs.gym import GymConfig
 
 from .. import commands
 from .compare_demos import CompareDemosConfig, compare_demos
-from .training import train
+from .training import train, train_seeds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with console.terminal() as sink:
         if name == "compare-demos":
             compare_demos(commands.parse(CompareDemosConfig, rest, __package__, name), sink)
+            return
+        config = parse(arguments)
+        if config.seeds_per_program > 1:
+            train_seeds(config, sink)
         else:
-            train(parse(arguments), sink)
+            train(config, sink)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from bqfd_jax import api, playing
 from bqfd_jax.demos import Demonstration, FrameDemonstration
 from bqfd_jax.demos.making import scripts
 from bqfd_jax.policy import Policy
-from bqfd_jax.runs import report, text
+from bqfd_jax.runs import group, report, text
 from bqfd_jax.runs.errors import Stopped
 from bqfd_jax.runs.gym import GymConfig, GymWorld
 from bqfd_jax.runs.run import load_job, start
@@ -25,6 +25,11 @@ _CUT = 5_000
 def train(config: GymConfig, sink: Sink) -> report.Summary:
     """A whole run, or the rest of one."""
     return start(load_job(config, _made(config, sink)), sink)
+
+
+def train_seeds(config: GymConfig, sink: Sink) -> list[report.Summary]:
+    """Several seeds in one program, each with the demonstration that it would have alone."""
+    return group.start(group.load_jobs(config, lambda one: _made(one, sink)), sink)
 
 
 def _made(config: GymConfig, sink: Sink) -> Sequence[Demonstration] | None:
