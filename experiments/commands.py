@@ -53,7 +53,7 @@ def _shown_in_help(config: Any, arguments: Sequence[str]) -> tuple[type, Any]:
     hidden = [
         (name, tyro.conf.Suppress[fields[name].type], getattr(config, name))
         for name in AGENTS
-        if name not in chosen
+        if name in fields and name not in chosen
     ]
     kind = dataclasses.make_dataclass(
         type(config).__name__, hidden, bases=(type(config),), frozen=True

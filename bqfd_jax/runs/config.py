@@ -7,14 +7,16 @@ from typing import Any, ClassVar, Self
 
 from bqfd_jax import checks
 from bqfd_jax.agents.config import (
-    AgentConfig,
+    AnyAgentConfig,
     BootstrappedConfig,
     BqfdConfig,
+    CloneConfig,
     DqfdConfig,
     PddDqnConfig,
 )
 from bqfd_jax.agents.presets import AGENTS, AgentName
 from bqfd_jax.runs import stored
+from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.metrics import check_tensorboard
 from bqfd_jax.types import LearnerState, Params
 
@@ -90,6 +92,8 @@ class RunConfig:
     """Hyper-parameters of prioritized dueling double DQN; demonstrations are in its replay."""
     bootstrapped: BootstrappedConfig = dataclasses.field(default_factory=BootstrappedConfig)
     """Hyper-parameters of Bootstrapped DQN; demonstrations are in its replay."""
+    clone: CloneConfig = dataclasses.field(default_factory=CloneConfig)
+    """Hyper-parameters of behavioural cloning, which learns from demonstrations alone."""
 
     @property
     def title(self) -> str:
@@ -112,9 +116,14 @@ class RunConfig:
         raise NotImplementedError
 
     @property
-    def agent_config(self) -> AgentConfig:
+    def agent_config(self) -> AnyAgentConfig:
         """The hyper-parameters of the agent that is trained."""
         return getattr(self, self.agent)
+
+    @property
+    def only_copies(self) -> bool:
+        """Whether all is learnt from demonstrations, before the first step and without any."""
+        return isinstance(self.agent_config, CloneConfig)
 
     @property
     def shows_demonstrations(self) -> bool:
@@ -136,7 +145,9 @@ class RunConfig:
 
     def played_params(self, learner: LearnerState) -> Params:
         """Of the network that plays evaluations."""
-        return learner.target_params if self.eval_target else learner.params
+        # A clone's target is its best network.
+        target = self.eval_target or self.only_copies
+        return learner.target_params if target else learner.params
 
     def lengthened(self, steps: int) -> Self:
         """The same run with another length; what it remembers keeps its size."""
@@ -171,11 +182,12 @@ class RunConfig:
         checks.at_least(
             1,
             **self._values(
-                "steps", "envs", "eval_episodes", "eval_max_steps", "final_steps",
+                "envs", "eval_episodes", "eval_max_steps", "final_steps",
                 "checkpoint_period", "keep_checkpoints", "log_period", "hidden",
             ),
         )  # fmt: skip
         checks.at_most(self.max_lanes, envs=self.envs, eval_episodes=self.eval_episodes)
+        self._check_steps()
         # Steps are counted in 32 bits ...
         checks.at_most(2**31 - 1 - self.envs, steps=self.steps)
         checks.at_most(2**31 - 1, eval_max_steps=self.eval_max_steps)
@@ -188,6 +200,18 @@ class RunConfig:
                 "demo", " ".join(self.demo) or "empty", "demonstrations, or none"
             )
         check_tensorboard(self.tensorboard)
+
+    def _check_steps(self) -> None:
+        if not self.only_copies:
+            checks.at_least(1, steps=self.steps)
+            return
+        if not self.shows_demonstrations:
+            raise UsageError(
+                "a clone learns from demonstrations and from nothing else: name one (--demo), or "
+                "train another agent"
+            )
+        why = "0 with --agent clone, which learns without taking steps; see --clone.updates"
+        checks.require(self.steps == 0, "steps", self.steps, why)
 
     def _values(self, *names: str) -> dict[str, Any]:
         return {name: getattr(self, name) for name in names}

@@ -15,14 +15,13 @@ from bqfd_jax.runs.errors import RunError, Stopped
 from bqfd_jax.runs.job import Evaluator, Job
 from bqfd_jax.runs.journal import Journal
 from bqfd_jax.runs.loop import follow
+from bqfd_jax.runs.pretraining import CHUNK, Pretraining
 from bqfd_jax.runs.sinks import Sink
 from bqfd_jax.training import demo_usage, on_host
 from bqfd_jax.types import HostStep, Params
 
 # Losses, Q-values and scores beyond this are no game's.
 _HUGE = 1e9
-# How often the bar moves and the sink is asked whether to stop, in steps of all environments.
-_CHUNK = 8
 
 
 class HostRun:
@@ -82,9 +81,10 @@ class HostRun:
         """Pre-trains and trains to the end; raises `Stopped` or `RunError`, all being saved."""
         try:
             if not self.loop.step and self.updates < self.config.pretrain_updates:
-                follow(_Pretraining(self), self.sink)
+                follow(Pretraining(self), self.sink)
             self._make_up_for_evaluation()
-            follow(_Training(self), self.sink)
+            if not self.config.only_copies:
+                follow(_Training(self), self.sink)
         except HostEnvironmentError as error:
             # What was learnt is sound: nothing of the step that failed has been learnt from.
             self.save()
@@ -251,38 +251,6 @@ class HostRun:
         return f"continue with `bqfd resume {self.journal.folder}`"
 
 
-class _Pretraining:
-    """Updates from demonstrations alone, before the first step."""
-
-    unit = "update"
-    title = "pre-training"
-
-    def __init__(self, run: HostRun):
-        config = run.config
-        self._run, self.total = run, config.pretrain_updates
-        self._save_period = max(1, int(config.checkpoint_period / config.update_period))
-
-    @property
-    def position(self) -> int:
-        return self._run.updates
-
-    def advance(self) -> None:
-        run, before = self._run, self.position
-        # What is due at the end of pre-training comes with its last update, or not at all.
-        for _ in range(max(1, min(_CHUNK, self.total - 1 - before))):
-            run.loop.state = run.job.trainer.pretrain(run.loop.state)
-        if self.position == self.total:
-            run.log(0.0, [])
-            if run.config.eval_period:
-                run.evaluate()
-            run.save()
-        elif self.position // self._save_period > before // self._save_period:
-            run.save()
-
-    def put_down(self) -> Stopped:
-        return self._run.stopped("during pre-training")
-
-
 class _Training:
     """Steps in the environments, and the updates that are due with them."""
 
@@ -307,7 +275,7 @@ class _Training:
     def advance(self) -> str | None:
         run, config = self._run, self._run.config
         row_at = min(self._last_row + config.log_period, config.steps)
-        self._scores += run.loop.run(min(_CHUNK * config.envs, row_at - self.position))
+        self._scores += run.loop.run(min(CHUNK * config.envs, row_at - self.position))
         if self.position < row_at:
             return None
         jax.block_until_ready(run.loop.state.step)

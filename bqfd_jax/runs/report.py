@@ -188,7 +188,8 @@ def table(summary: Summary) -> str:
         f"\nfinal score {score}"
         + (f"; the demonstration's {text.score(demo['score'])}" if demo else "")
         + f"\n{summary['updates']:,} updates, {duration(summary['seconds'])}, "
-        f"{summary['steps_per_second']:.0f} steps/s, {summary['peak_memory_gb']:.1f} GB at most"
+        + (f"{summary['steps_per_second']:.0f} steps/s, " if summary["steps"] else "")
+        + f"{summary['peak_memory_gb']:.1f} GB at most"
     )
     return "\n".join(lines)
 

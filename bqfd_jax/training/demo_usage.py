@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
-from bqfd_jax.agents import AgentConfig, BqfdConfig
+from bqfd_jax.agents import AnyAgentConfig, BqfdConfig
 from bqfd_jax.agents.bqfd import visit_weight
 from bqfd_jax.replay import ReplayState
 
@@ -19,7 +19,7 @@ def visits(replay_state: ReplayState) -> np.ndarray:
 
 
 def usage(
-    sizes: Mapping[str, int], config: AgentConfig, replay_state: ReplayState, since: np.ndarray
+    sizes: Mapping[str, int], config: AnyAgentConfig, replay_state: ReplayState, since: np.ndarray
 ) -> dict[str, float]:
     """Metrics of each demonstration, in a replay where they lie one after the other.
 
