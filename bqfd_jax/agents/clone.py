@@ -100,7 +100,7 @@ def shift_at_random(key: Array, observation: Array, shift: int) -> Array:
     if axes is None:
         return observation
     most = jnp.array([round(shift * observation.shape[axis] / 84) for axis in axes])
-    offsets = jax.random.randint(key, (observation.shape[0], 2), -most, most + 1)
+    offsets = jax.random.randint(key, (observation.shape[0], 2), -most[None], most[None] + 1)
     return jax.vmap(functools.partial(shift_image, axes=axes))(observation, offsets)
 
 

@@ -23,6 +23,11 @@ from bqfd_jax.types import LearnerState, Params
 MAX_REPLAY_ROWS = 1_000_000
 # What may differ between a run and its continuation.
 _NOT_RESULT = ("out", "resume", "checkpoint_period", "keep_checkpoints", "tensorboard", "video")
+# Options that a clone, which takes no steps, has no use for.
+NOT_FOR_CLONES = (
+    "steps", "envs", "update_period", "learning_starts", "replay_rows", "eval_period",
+    "eval_target", "final_steps", "checkpoint_replay", "log_rewards", "life_loss_is_terminal",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
