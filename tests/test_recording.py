@@ -431,6 +431,7 @@ def test_play_score_and_save(tmp_path):
             page = Page(connection)
             hello = await page.until(lambda message: message["type"] == "hello")
             assert (hello["game"], hello["keys"]) == ("Freeway", ["up", "down"])
+            assert hello["paper_score"] == 27
             first = await page.until(lambda state: True)
             assert (first["paused"], first["steps"], first["wanted"]) == (True, 0, 1000)
             await page.say("speed", 4)

@@ -201,7 +201,7 @@ class CloneConfig:
     """Updates between two looks at the held-out rows; the network that did best there is kept."""
     held_out_every: int = 7
     """One episode in so many is held out; of fewer episodes, that part of all rows at the end."""
-    batch_size: int = 64
+    batch_size: int = 32
     """Rows per update."""
     learning_rate: float = 3e-4
     """Adam's step size."""

@@ -73,8 +73,8 @@ class Measure(NamedTuple):
             )
         if self.num_foretold < _LEAST_STEPS or self.num_changes < _LEAST_CHANGES:
             return (
-                f"{self.num_changes} changes of action in {self.num_foretold} steps that could be "
-                "foretold are too few to say whether its actions follow from what is seen"
+                f"too little to say: of {self.num_foretold} steps that could be foretold, "
+                f"{self.num_changes} have another action than the one before"
             )
         is_mostly_one = self.entropy < self.most_entropy / 2 or self.most_frequent_share > 0.6
         if self.gain < 2 * self.gain_error or self.gain_share < _LITTLE:
@@ -110,6 +110,9 @@ def measure(
       seed: of its parameters and batches.
       on_progress: is called with the updates made and how many there are at most.
     """
+    # What jax would make of them all the same.
+    dtype = jax.dtypes.canonicalize_dtype(rows.frame.dtype)
+    rows = rows.replace(frame=np.asarray(rows.frame).astype(dtype, copy=False))
     starts, action = ~np.asarray(rows.is_last), np.asarray(rows.action).astype(np.int64)
     is_asked = np.asarray(clone.held_out(rows.is_first, rows.is_last, _EVERY))
     last = _last_actions(rows, num_actions)
