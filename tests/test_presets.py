@@ -171,12 +171,12 @@ def test_options_of_runs():
 
 def test_what_was_chosen_for_clones():
     assert dataclasses.asdict(CloneConfig()) == {
-        "updates": 5000,
-        "patience": 1500,
+        "updates": 4000,
+        "patience": 1000,
         "check_period": 100,
         "held_out_every": 7,
         "batch_size": 32,
-        "learning_rate": 3e-4,
+        "learning_rate": 1e-3,
         "weight_decay": 0.01,
         "max_gradient_norm": 10.0,
         "shift": 4,

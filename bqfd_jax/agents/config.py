@@ -193,9 +193,9 @@ class CloneConfig:
     n_step_weight: ClassVar[float] = 0.0
     epsilon_values: ClassVar[tuple[float, ...]] = (0.0,)
 
-    updates: int = 5_000
+    updates: int = 4_000
     """Updates at most."""
-    patience: int = 1_500
+    patience: int = 1_000
     """Updates without progress on the held-out rows after which it stops."""
     check_period: int = 100
     """Updates between two looks at the held-out rows; the network that did best there is kept."""
@@ -203,7 +203,7 @@ class CloneConfig:
     """One episode in so many is held out; of fewer episodes, that part of all rows at the end."""
     batch_size: int = 32
     """Rows per update."""
-    learning_rate: float = 3e-4
+    learning_rate: float = 1e-3
     """Adam's step size."""
     weight_decay: float = 0.01
     """AdamW's weight decay, as a multiple of the step size."""

@@ -21,8 +21,8 @@ from bqfd_jax.replay import make_replay
 from bqfd_jax.replay.rows import Layout, stack_index
 from bqfd_jax.types import Params, Row
 
-# Seconds count: half of what a clone gets at most, and less patience.
-CONFIG = CloneConfig(updates=1_500, patience=600, batch_size=32)
+# Seconds count: a part of what a clone gets at most, and less patience.
+CONFIG = CloneConfig(updates=1_500, patience=500)
 _EVERY = 4  # one in so many episodes, or that part of all steps, is foretold
 _CHUNK = 256
 _BLOCKS = 20  # parts of what is foretold, whose differences tell how sure the gain is
