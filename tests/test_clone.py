@@ -339,6 +339,7 @@ def test_a_run_folder_resumed_is_the_same_as_one_never_stopped(tmp_path):
     assert all(row["step"] == 0 and row["held_out_loss"] > 0 for row in learnt)
     assert learnt[-1]["loss"] < learnt[0]["loss"]
     names = {"policy.npz", "policy-best.npz", "summary.json", "episode.mp4", "demonstration.npz"}
+    names |= {"learning_curve.png"}
     assert names <= {path.name for path in whole.iterdir()}
 
     with pytest.raises(Stopped, match="during pre-training"):

@@ -163,9 +163,9 @@ def test_options_of_runs():
         "log_period": 10_000,
     }
     assert presets.run_options("paper", game="Pong")["steps"] == 100_000_000
-    assert presets.run_options("small", agent="clone") == {"steps": 0}
-    assert presets.run_options("laptop", agent="clone") == {"steps": 0, "eval_epsilon": 0.01}
-    changes = {"steps": 0, "eval_epsilon": 0.01}
+    assert presets.run_options("small", agent="clone") == {"steps": 0, "log_period": 200}
+    changes = {"steps": 0, "log_period": 200, "eval_epsilon": 0.01}
+    assert presets.run_options("laptop", agent="clone") == changes
     assert presets.run_options("paper", game="Freeway", agent="clone") == paper | changes
 
 

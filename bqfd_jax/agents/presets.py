@@ -69,15 +69,17 @@ def run_options(
     """Options of a run in which a preset differs from the defaults of a run's config.
 
     Those defaults suit a small machine, so only `paper` differs; how long it trains depends on
-    the Atari game.  A clone takes no steps, and in Atari games more random actions than
-    others: nothing has taught it to leave a place where its likeliest action leads nowhere.
+    the Atari game.  A clone takes no steps, so that its rows are counted in updates; in Atari
+    games it takes more random actions than others, because nothing has taught it to leave a place
+    where its likeliest action leads nowhere.
     """
     checks.one_of(_OPTIONS, preset=preset)
     options: dict[str, Any] = {}
     if preset == "paper":
         options = _PAPER_RUN | {"steps": PAPER_STEPS.get(game, 100_000_000)}
     if agent == "clone":
-        options |= {"steps": 0} | ({"eval_epsilon": 0.01} if preset in ("laptop", "paper") else {})
+        options |= {"steps": 0, "log_period": 200}
+        options |= {"eval_epsilon": 0.01} if preset in ("laptop", "paper") else {}
     return options
 
 

@@ -78,7 +78,8 @@ class RunConfig:
     keep_checkpoints: int = 2
     """How many of the last checkpoints stay."""
     log_period: int = 500
-    """Agent steps between rows of metrics.jsonl; the other periods are rounded up to these."""
+    """Agent steps, of a clone updates, between rows of metrics.jsonl; the other periods are rounded
+    up to these."""
     hidden: int = 64
     """Width of the network's value and advantage streams (and of dense layers before them)."""
     video: bool = True
