@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bqfd_jax import checks, networks
-from bqfd_jax.agents.config import AgentConfig
+from bqfd_jax.agents.config import AnyAgentConfig
 from bqfd_jax.agents.presets import AGENTS
 from bqfd_jax.demos import Demonstration, FrameDemonstration, as_list
 from bqfd_jax.demos.importing import from_arrays
@@ -56,7 +56,7 @@ class TrainResult:
 def train(
     env: Any,
     demonstrations: Demonstration | Sequence[Demonstration] | None = None,
-    config: AgentConfig | None = None,
+    config: AnyAgentConfig | None = None,
     *,
     steps: int | None = None,
     agent: str | None = None,
@@ -78,8 +78,8 @@ def train(
       demonstrations: one or several of either kind, as `demos.load` gives them; or none.
       config: hyper-parameters of the agent, by whose type it is chosen; a preset's unless given.
       steps: agent steps, over all environments side by side.
-      agent: `bqfd`, `dqfd`, `dqn` or `bootstrapped` with the preset's hyper-parameters; BQfD unless
-        given, DQN without demonstrations.
+      agent: `bqfd`, `dqfd`, `dqn`, `bootstrapped` or `clone` with the preset's hyper-parameters;
+        BQfD unless given, DQN without demonstrations.  A clone takes no steps.
       seed: decides all chance.
       network: a flax module, a `Network` or a pair `(init, apply)` that gives Q-values `[B, A]`; it
         sees `[B, *frame_shape]`, and `[B, stack, *frame_shape]` if `stack` exceeds 1.  Unless given
@@ -142,7 +142,7 @@ def train(
 
 def _run_config(
     env: Any,
-    config: AgentConfig | None,
+    config: AnyAgentConfig | None,
     agent: str,
     settled: dict[str, Any],
     options: dict[str, Any],
@@ -157,10 +157,10 @@ def _run_config(
         checks.require(isinstance(value, int | np.integer), name, value, "a whole number")
     game = atari_game(env)
     if game is None:
-        base: RunConfig = GymConfig.of(max(settled.get("steps", GymConfig.steps), 1))
+        base: RunConfig = GymConfig.of(settled.get("steps", GymConfig.steps), agent)
         base = dataclasses.replace(base, env=_name(env))
     else:
-        base = AtariConfig.of(options.get("preset", "laptop"), game)
+        base = AtariConfig.of(options.get("preset", "laptop"), game, agent)
     # What the arguments of `train` decide is no option beside them.
     known = {field.name for field in dataclasses.fields(base)} - _SETTLED - {*settled}
     for name in options:
@@ -169,7 +169,7 @@ def _run_config(
     return dataclasses.replace(base, agent=agent, **{"video": False, **settled, **options})
 
 
-def _agent_of(config: AgentConfig) -> str:
+def _agent_of(config: AnyAgentConfig) -> str:
     for name, kind in AGENTS.items():
         if type(config) is kind.config:
             return name

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bqfd_jax import networks
-from bqfd_jax.agents.config import AgentConfig, BootstrappedConfig
+from bqfd_jax.agents.config import AnyAgentConfig, BootstrappedConfig
 from bqfd_jax.files import (
     FileError,
     check_fields,
@@ -110,7 +110,7 @@ def make_policy(
     env: HostEnvironment,
     network: Network,
     made_with: dict[str, Any] | None,
-    config: AgentConfig,
+    config: AnyAgentConfig,
     params: Params,
     *,
     stack: int = 1,

@@ -13,6 +13,7 @@ from bqfd_jax import console, files
 from bqfd_jax.agents.presets import AGENTS
 from bqfd_jax.runs import folder, group, stored, text
 from bqfd_jax.runs.compare import compare as compare_runs
+from bqfd_jax.runs.config import NOT_FOR_CLONES
 from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.run import KINDS, Run
 
@@ -50,10 +51,11 @@ def _shown_in_help(config: Any, arguments: Sequence[str]) -> tuple[type, Any]:
     named = {name for name in AGENTS if name in arguments}
     chosen = named or {getattr(config, "agent", None), *getattr(config, "agents", ())}
     fields = {field.name: field for field in dataclasses.fields(config)}
+    useless = NOT_FOR_CLONES if chosen == {"clone"} else ()
     hidden = [
         (name, tyro.conf.Suppress[fields[name].type], getattr(config, name))
-        for name in AGENTS
-        if name not in chosen
+        for name in (*AGENTS, *useless)
+        if name in fields and name not in chosen
     ]
     kind = dataclasses.make_dataclass(
         type(config).__name__, hidden, bases=(type(config),), frozen=True

@@ -29,11 +29,13 @@ from bqfd_jax.agents import (
     AgentConfig,
     BootstrappedConfig,
     BqfdConfig,
+    CloneConfig,
     DqfdConfig,
     PddDqnConfig,
     acting,
     bootstrapped,
     bqfd,
+    clone,
     dqfd,
     learner,
     pdd_dqn,
@@ -897,6 +899,7 @@ def test_make_agent_makes_the_agent_of_each_config():
         DqfdConfig: dqfd,
         BqfdConfig: bqfd,
         BootstrappedConfig: bootstrapped,
+        CloneConfig: clone,
     }
     makers = {kind.config: kind.make for kind in agents.AGENTS.values()}
     assert {kind: module.make_agent for kind, module in modules.items()} == makers

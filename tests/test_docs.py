@@ -15,7 +15,7 @@ from experiments.__main__ import main
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "BUILD_NOTES.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # How many examples each page has: a new one needs a test.
-SNIPPETS = {"contributing": 3, "demonstrations": 1, "environments": 2, "parts": 5}
+SNIPPETS = {"contributing": 3, "demonstrations": 2, "environments": 2, "parts": 6}
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
@@ -69,8 +69,15 @@ def test_an_agent_learns_from_batches_of_ones_own():
     assert scope["td_errors"].shape == (4,)
 
 
-def test_an_agent_takes_the_treasure_in_a_compiled_loop():
+def test_a_clone_balances_the_pole():
     scope = run("parts", 3)
+    assert scope["result"].summary["steps"] == 0
+    assert scope["result"].summary["final"]["mean"] > 150
+    assert scope["expert"].scores == (200.0,) * 8
+
+
+def test_an_agent_takes_the_treasure_in_a_compiled_loop():
+    scope = run("parts", 4)
     returns = scope["trace"].episode_return[scope["trace"].episode_ended]
     assert returns.shape == (20,)
     best = 1 - 0.01 * 9 / 10
@@ -78,7 +85,7 @@ def test_an_agent_takes_the_treasure_in_a_compiled_loop():
 
 
 def test_the_tabular_agent_gains_from_a_flawed_demonstration():
-    scope = run("parts", 4)
+    scope = run("parts", 5)
     guided = np.asarray(scope["guided_returns"])[:, -50:].mean()
     alone = np.asarray(scope["alone_returns"])[:, -50:].mean()
     assert guided >= 2
@@ -94,6 +101,11 @@ def test_arrays_become_a_demonstration_and_a_file(tmp_path, monkeypatch):
     assert demonstration.scores == (1.0, 0.5)
     assert demonstration.terminated == (True, False)
     assert demonstration.name == "two episodes"
+
+
+def test_actions_with_a_reason_are_told_from_others():
+    found = run("demonstrations", 1)["found"]
+    assert found.in_words().startswith("its actions follow from what is seen")
 
 
 @pytest.mark.slow

@@ -4,7 +4,14 @@ import dataclasses
 
 import pytest
 
-from bqfd_jax.agents import BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnConfig, presets
+from bqfd_jax.agents import (
+    BootstrappedConfig,
+    BqfdConfig,
+    CloneConfig,
+    DqfdConfig,
+    PddDqnConfig,
+    presets,
+)
 from bqfd_jax.envs import atari
 
 KINDS = {
@@ -12,6 +19,7 @@ KINDS = {
     "dqfd": ("DQfD", DqfdConfig),
     "dqn": ("PDD DQN", PddDqnConfig),
     "bootstrapped": ("Bootstrapped DQN", BootstrappedConfig),
+    "clone": ("behavioural cloning", CloneConfig),
 }
 # preset -> agent -> what it changes of the config's own defaults, copied by hand.
 ATARI = {"adam_epsilon": 1.5e-4, "huber_delta": 1.0, "priority_exponent": 0.6}
@@ -108,7 +116,8 @@ def test_the_table_of_agents():
 @pytest.mark.parametrize("agent", KINDS)
 def test_every_preset_of_every_agent(preset, agent):
     config = presets.agent_config(preset, agent, steps=4000, game="Seaquest")
-    assert config == KINDS[agent][1](**EXPECTED[preset][agent])
+    # A clone is the same everywhere.
+    assert config == KINDS[agent][1](**EXPECTED[preset].get(agent, {}))
 
 
 def test_the_paper_explores_otherwise_in_ms_pacman():
@@ -154,6 +163,24 @@ def test_options_of_runs():
         "log_period": 10_000,
     }
     assert presets.run_options("paper", game="Pong")["steps"] == 100_000_000
+    assert presets.run_options("small", agent="clone") == {"steps": 0, "log_period": 200}
+    changes = {"steps": 0, "log_period": 200, "eval_epsilon": 0.01}
+    assert presets.run_options("laptop", agent="clone") == changes
+    assert presets.run_options("paper", game="Freeway", agent="clone") == paper | changes
+
+
+def test_what_was_chosen_for_clones():
+    assert dataclasses.asdict(CloneConfig()) == {
+        "updates": 4000,
+        "patience": 1000,
+        "check_period": 100,
+        "held_out_every": 7,
+        "batch_size": 32,
+        "learning_rate": 1e-3,
+        "weight_decay": 0.01,
+        "max_gradient_norm": 10.0,
+        "shift": 4,
+    }
 
 
 def test_what_is_unknown_is_named():

@@ -31,6 +31,7 @@ from experiments.demos import journal
 from experiments.demos import record as demos_record
 from experiments.demos import server as record_server
 from experiments.demos.recordings import Files
+from experiments.demos.show import describe
 
 ROOT = Path(__file__).parent.parent
 ALL_ACTIONS = tuple(range(18))
@@ -431,6 +432,7 @@ def test_play_score_and_save(tmp_path):
             page = Page(connection)
             hello = await page.until(lambda message: message["type"] == "hello")
             assert (hello["game"], hello["keys"]) == ("Freeway", ["up", "down"])
+            assert hello["paper_score"] == 27
             first = await page.until(lambda state: True)
             assert (first["paused"], first["steps"], first["wanted"]) == (True, 0, 1000)
             await page.say("speed", 4)
@@ -446,7 +448,9 @@ def test_play_score_and_save(tmp_path):
     found = demos.load(tmp_path / "played.npz", game="Freeway")
     assert (sum(found.scores), len(found.actions)) == (1, state["steps"])
     assert found.frame_hash is not None
-    assert demos.play(found, gamma=1.0).action.shape == (state["steps"] + 1,)
+    rows = demos.play(found, gamma=1.0)
+    assert rows.action.shape == (state["steps"] + 1,)
+    assert "score 1 in the mean, from 1 to 1; the paper's player scored 27" in describe(found, rows)
     assert "plays back to the same score, 1." in state["save"]["text"]
     assert all(picture.startswith(b"\x89PNG") for picture in pictures)
     assert max(map(len, pictures)) < 8192

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bqfd_jax import demos
+from bqfd_jax.agents import CloneConfig
 from experiments.demos import __main__ as command
 from experiments.demos import show as demos_show
 
@@ -59,7 +60,9 @@ def recorded(tmp_path):
 
 
 @pytest.fixture
-def run(run_here):
+def run(run_here, monkeypatch):
+    monkeypatch.setattr(demos_show, "CONFIG", CloneConfig(updates=4, batch_size=4))
+
     def run(*options, code=0):
         left_with, text = run_here(command.main, "show", *options)
         assert left_with == code, text
@@ -76,7 +79,9 @@ def film_of(path):
 
 def test_a_list_of_actions(beginning, tmp_path, monkeypatch, run):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    text = run(beginning, "--check")
+    text = run(beginning, "--check", "--no-measure")
+    assert "; the paper's player scored 110\n" in text
+    assert "in short" not in text
     assert "Breakout, 'beginning': 200 steps in 1 episodes, kept as actions" in text
     assert re.search(r"1\s+200\s+9\s+cut off", text)
     assert "in the first episode at step 42 (+1), 84 (+1)" in text
@@ -90,7 +95,7 @@ def test_a_list_of_actions(beginning, tmp_path, monkeypatch, run):
 
 
 def test_frames(recorded, tmp_path, run):
-    text = run(recorded, "--check", "--out", tmp_path / "here")
+    text = run(recorded, "--check", "--no-measure", "--out", tmp_path / "here")
     assert "50 steps in 2 episodes, kept as frames" in text
     assert "score 5 in the mean, from 3 to 7" in text
     assert re.search(r"1\s+30\s+3\s+game over", text)
@@ -111,10 +116,10 @@ def test_observations_that_are_no_pictures(tmp_path, run):
     demos.save(
         demos.FrameDemonstration(
             game="CartPole-v1",
-            frames=np.linspace(0, 1, 24, dtype=np.float32).reshape(6, 4),
-            actions=np.array([0, 1, 1, 0, 1]),
-            rewards=np.zeros(5, np.float32),
-            episode_lengths=np.array([5]),
+            frames=np.linspace(0, 1, 36, dtype=np.float32).reshape(9, 4),
+            actions=np.array([0, 1, 1, 1, 1, 1, 1, 0]),
+            rewards=np.zeros(8, np.float32),
+            episode_lengths=np.array([8]),
             terminated=(True,),
             num_actions=2,
         ),
@@ -122,6 +127,12 @@ def test_observations_that_are_no_pictures(tmp_path, run):
     )
     text = run(path)
     assert "no rewards at all" in text
+    # A quarter and three quarters; three holds.
+    assert "its actions have 0.81 of 1.00 bits per step, and one lasts 2.7 steps" in text
+    assert "2 of them foretold by the other 6, of the 1 that differ" in text
+    assert re.search(r"the last action again +50% +\d", text)
+    assert "in short: too little to say: of 2 steps that could be foretold, 1 have" in text
+    assert "paper's player" not in text
     assert "no mp4" in text
     assert (tmp_path / "pole.png").exists()
     assert not (tmp_path / "pole.mp4").exists()

@@ -2,8 +2,10 @@
 
 from bqfd_jax.agents.config import (
     AgentConfig,
+    AnyAgentConfig,
     BootstrappedConfig,
     BqfdConfig,
+    CloneConfig,
     DqfdConfig,
     PddDqnConfig,
 )
@@ -17,8 +19,10 @@ __all__ = [
     "Agent",
     "AgentConfig",
     "AgentKind",
+    "AnyAgentConfig",
     "BootstrappedConfig",
     "BqfdConfig",
+    "CloneConfig",
     "DqfdConfig",
     "PddDqnConfig",
     "agent_config",
@@ -26,7 +30,7 @@ __all__ = [
 ]
 
 
-def make_agent(network: Network, config: AgentConfig, replay: Replay | None = None) -> Agent:
+def make_agent(network: Network, config: AnyAgentConfig, replay: Replay | None = None) -> Agent:
     """The agent that `config` is for.
 
     Args:

@@ -1,7 +1,7 @@
 """What can be set in an agent; every count is in agent steps or in updates, and says which."""
 
 import dataclasses
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from bqfd_jax import checks, schedules
 
@@ -178,3 +178,57 @@ class BootstrappedConfig(AgentConfig):
         checks.at_least(1, ensemble_size=self.ensemble_size)
         checks.above_up_to(0, 1, mask_probability=self.mask_probability)
         checks.at_least(0, prior_scale=self.prior_scale)
+
+
+@dataclasses.dataclass(frozen=True)
+class CloneConfig:
+    """Behavioural cloning: it learns what the expert does, from demonstrations alone.
+
+    There are no rewards, no targets and no exploration, so it has none of their options.
+    """
+
+    # What a replay and whoever acts ask of every agent.
+    gamma: ClassVar[float] = 1.0
+    n_step: ClassVar[int] = 1
+    n_step_weight: ClassVar[float] = 0.0
+    epsilon_values: ClassVar[tuple[float, ...]] = (0.0,)
+
+    updates: int = 4_000
+    """Updates at most."""
+    patience: int = 1_000
+    """Updates without progress on the held-out rows after which it stops."""
+    check_period: int = 100
+    """Updates between two looks at the held-out rows; the network that did best there is kept."""
+    held_out_every: int = 7
+    """One episode in so many is held out; of fewer episodes, that part of all rows at the end."""
+    batch_size: int = 32
+    """Rows per update."""
+    learning_rate: float = 1e-3
+    """Adam's step size."""
+    weight_decay: float = 0.01
+    """AdamW's weight decay, as a multiple of the step size."""
+    max_gradient_norm: float = 10.0
+    """Gradients longer than this are shortened to it."""
+    shift: int = 4
+    """Images are shifted at random by up to so many 84ths of their sides; 0 for no shifts."""
+
+    @property
+    def pretrain_updates(self) -> int:
+        """All of its updates come before the first agent step."""
+        return self.updates
+
+    def replay_options(self) -> dict[str, Any]:
+        """What a replay must know of the agent, see `AgentConfig.replay_options`."""
+        return {"n_step": 1, "path_steps": 1, "priority_exponent": 0.0}
+
+    def __post_init__(self) -> None:
+        values = dataclasses.asdict(self)
+        whole = ("updates", "patience", "check_period", "batch_size")
+        checks.at_least(1, **{name: values[name] for name in whole})
+        checks.at_least(2, held_out_every=self.held_out_every)
+        checks.above(0, learning_rate=self.learning_rate, max_gradient_norm=self.max_gradient_norm)
+        checks.at_least(0, weight_decay=self.weight_decay)
+        checks.within(0, 42, shift=self.shift)
+
+
+AnyAgentConfig = AgentConfig | CloneConfig

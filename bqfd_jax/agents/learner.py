@@ -37,6 +37,8 @@ class Agent(NamedTuple):
     update: Callable[..., tuple[LearnerState, ReplayState, Metrics]]  # see `update`
     pretrain: Callable[..., tuple[LearnerState, ReplayState, Metrics]]  # the same signature
     describe: Callable[[ReplayState], Metrics]  # what to log of the replay now and then
+    # Whether more pre-training would be of no use, `[]` bool; None: that is never known.
+    finished: Callable[[LearnerState], Array] | None = None
 
 
 class Parts(NamedTuple):
@@ -141,8 +143,8 @@ def make_agent(
         q_values=functools.partial(mean_q, network.apply),
         learn=functools.partial(learn, parts),
         priority=priority,
-        update=functools.partial(update, parts) if replay else _refuse,
-        pretrain=functools.partial(pretrain, parts) if replay else _refuse,
+        update=functools.partial(update, parts) if replay else refuse,
+        pretrain=functools.partial(pretrain, parts) if replay else refuse,
         describe=describe,
     )
 
@@ -176,7 +178,8 @@ def _plain_priority(epsilon: float, td_size: Array, is_expert: Array, step: Arra
     return td_size + epsilon
 
 
-def _refuse(*unused: object) -> NoReturn:
+def refuse(*unused: object) -> NoReturn:
+    """What `update` and `pretrain` of an agent without a replay do."""
     raise ValueError(
         "the agent was made without a replay, so there is nothing to draw from; give make_agent a "
         "replay, or batches of your own to Agent.learn"

@@ -9,17 +9,20 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from bqfd_jax import checks
-from bqfd_jax.agents import bootstrapped, bqfd, dqfd, pdd_dqn
+from bqfd_jax.agents import bootstrapped, bqfd, clone, dqfd, pdd_dqn
 from bqfd_jax.agents.config import (
-    AgentConfig,
+    AnyAgentConfig,
     BootstrappedConfig,
     BqfdConfig,
+    CloneConfig,
     DqfdConfig,
     PddDqnConfig,
 )
 from bqfd_jax.agents.learner import Agent
 
-AgentName = Literal["bqfd", "dqfd", "dqn", "bootstrapped"]
+# Those that learn by acting, too.
+ActingAgentName = Literal["bqfd", "dqfd", "dqn", "bootstrapped"]
+AgentName = Literal["bqfd", "dqfd", "dqn", "bootstrapped", "clone"]
 PresetName = Literal["laptop", "paper", "small", "deep_sea"]
 
 
@@ -27,7 +30,7 @@ class AgentKind(NamedTuple):
     """What there is to know of an agent besides its hyper-parameters."""
 
     title: str  # what people call it
-    config: type[AgentConfig]
+    config: type[AnyAgentConfig]
     make: Callable[..., Agent]  # (network, config, replay=None)
 
 
@@ -36,12 +39,13 @@ AGENTS: dict[str, AgentKind] = {
     "dqfd": AgentKind("DQfD", DqfdConfig, dqfd.make_agent),
     "dqn": AgentKind("PDD DQN", PddDqnConfig, pdd_dqn.make_agent),
     "bootstrapped": AgentKind("Bootstrapped DQN", BootstrappedConfig, bootstrapped.make_agent),
+    "clone": AgentKind("behavioural cloning", CloneConfig, clone.make_agent),
 }
 
 
 def agent_config(
     preset: PresetName, agent: AgentName, *, steps: int | None = None, game: str | None = None
-) -> AgentConfig:
+) -> AnyAgentConfig:
     """Hyper-parameters of an agent.
 
     Args:
@@ -53,19 +57,30 @@ def agent_config(
     """
     checks.one_of(AGENTS, agent=agent)
     checks.one_of(_OPTIONS, preset=preset)
+    if agent == "clone":
+        # Labels are on the same scale everywhere: what was chosen on two games suits all presets.
+        return CloneConfig()
     return AGENTS[agent].config(**_OPTIONS[preset](agent, steps, game))
 
 
-def run_options(preset: PresetName, *, game: str | None = None) -> dict[str, Any]:
+def run_options(
+    preset: PresetName, *, game: str | None = None, agent: AgentName = "bqfd"
+) -> dict[str, Any]:
     """Options of a run in which a preset differs from the defaults of a run's config.
 
     Those defaults suit a small machine, so only `paper` differs; how long it trains depends on
-    the Atari game.
+    the Atari game.  A clone takes no steps, so that its rows are counted in updates; in Atari
+    games it takes more random actions than others, because nothing has taught it to leave a place
+    where its likeliest action leads nowhere.
     """
     checks.one_of(_OPTIONS, preset=preset)
-    if preset != "paper":
-        return {}
-    return _PAPER_RUN | {"steps": PAPER_STEPS.get(game, 100_000_000)}
+    options: dict[str, Any] = {}
+    if preset == "paper":
+        options = _PAPER_RUN | {"steps": PAPER_STEPS.get(game, 100_000_000)}
+    if agent == "clone":
+        options |= {"steps": 0, "log_period": 200}
+        options |= {"eval_epsilon": 0.01} if preset in ("laptop", "paper") else {}
+    return options
 
 
 # --- Atari; rewards are logarithmic, and so on the same scale in all games ---

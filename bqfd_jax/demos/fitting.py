@@ -121,7 +121,7 @@ def _check_fits(env: HostEnvironment, demonstration: Demonstration) -> None:
         )
     if is_game and demonstration.game != env.name:
         raise DemonstrationError(f"{title} shows {demonstration.game}, not {env.name}")
-    num_actions = _num_actions(demonstration)
+    num_actions = num_actions_of(demonstration)
     if num_actions != env.num_actions:
         raise DemonstrationError(
             f"{title} knows {num_actions} actions, but the environment has {env.num_actions}"
@@ -140,7 +140,8 @@ def _check_frames(env: HostEnvironment, demonstration: FrameDemonstration, title
         )
 
 
-def _num_actions(demonstration: Demonstration) -> int:
+def num_actions_of(demonstration: Demonstration) -> int:
+    """Actions that the demonstration's environment has."""
     if isinstance(demonstration, ActionDemonstration):
         return len(demonstration.action_meaning)
     return demonstration.num_actions

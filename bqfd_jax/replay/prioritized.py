@@ -49,7 +49,7 @@ class Replay(NamedTuple):
     init: Callable[..., ReplayState]  # (demonstrations=None, demo_priority=1.0)
     add: Callable[[ReplayState, Row], ReplayState]
     sample: Callable[..., Batch]  # (key, state, batch_size, importance_exponent=0.4)
-    sample_demonstrations: Callable[[Array, ReplayState, int], Batch]  # (key, state, batch_size)
+    sample_demonstrations: Callable[..., Batch]  # (key, state, batch_size, among=None)
     set_priorities: Callable[[ReplayState, Array, Array], ReplayState]  # (state, index, priority)
     count_visits: Callable[[ReplayState, Array], ReplayState]  # (state, index)
     num_bytes: int  # memory that the state takes
@@ -205,12 +205,18 @@ def sample(
     return gather(sizes, state, index, weight / jnp.where(largest > 0, largest, 1.0))
 
 
-def sample_demonstrations(sizes: Sizes, key: Array, state: ReplayState, batch_size: int) -> Batch:
-    """Draws uniformly from the demonstrations; the key is consumed."""
+def sample_demonstrations(
+    sizes: Sizes, key: Array, state: ReplayState, batch_size: int, among: Array | None = None
+) -> Batch:
+    """Draws uniformly from the demonstrations, or from their rows `among`; the key is consumed.
+
+    `among`, `[E]` bool, must leave a row that starts a transition.
+    """
     num_demo_rows = sizes.layout.num_demo_rows
     if not num_demo_rows:
         raise ValueError("there are no demonstrations to draw from; num_demo_rows is 0")
-    drawable = jnp.cumsum(~state.rows.is_last[:num_demo_rows])
+    starts = ~state.rows.is_last[:num_demo_rows]
+    drawable = jnp.cumsum(starts if among is None else starts & among)
     rank = jax.random.randint(key, (batch_size,), 0, drawable[-1])
     index = jnp.searchsorted(drawable, rank, side="right").astype(jnp.int32)
     return gather(sizes, state, index, jnp.ones(batch_size))

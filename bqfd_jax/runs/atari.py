@@ -67,15 +67,16 @@ class AtariConfig(RunConfig):
         return self.preset
 
     @classmethod
-    def of(cls, preset: str = "laptop", game: str = "Freeway") -> Self:
-        """All defaults of a preset; the paper's depend a little on the game."""
+    def of(cls, preset: str = "laptop", game: str = "Freeway", agent: str = "bqfd") -> Self:
+        """All defaults of a preset and an agent; the paper's depend a little on the game."""
         agents = {name: presets.agent_config(preset, name, game=game) for name in presets.AGENTS}
-        return cls(game=game, preset=preset, **presets.run_options(preset, game=game), **agents)
+        options = presets.run_options(preset, game=game, agent=agent)
+        return cls(game=game, preset=preset, agent=agent, **options, **agents)
 
     @classmethod
     def defaults_for(cls, fields: dict[str, Any]) -> Self:
-        """Those of the preset and the game."""
-        return cls.of(fields["preset"], fields["game"])
+        """Those of the preset, the game and the agent."""
+        return cls.of(fields["preset"], fields["game"], fields["agent"])
 
     def check(self) -> None:
         """As for all runs, and whether there is such a game."""

@@ -7,15 +7,17 @@ from typing import Any, ClassVar, Self
 
 from bqfd_jax import checks
 from bqfd_jax.agents.config import (
-    AgentConfig,
+    AnyAgentConfig,
     BootstrappedConfig,
     BqfdConfig,
+    CloneConfig,
     DqfdConfig,
     PddDqnConfig,
 )
 from bqfd_jax.agents.presets import AGENTS, AgentName
 from bqfd_jax.replay import make_mesh
 from bqfd_jax.runs import stored
+from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.metrics import check_tensorboard
 from bqfd_jax.types import LearnerState, Params
 
@@ -24,6 +26,12 @@ MAX_REPLAY_ROWS = 1_000_000
 _NOT_RESULT = (
     "out", "resume", "checkpoint_period", "keep_checkpoints", "tensorboard", "video",
     "seeds_per_program",
+)  # fmt: skip
+# Options that a clone, which takes no steps, has no use for.
+NOT_FOR_CLONES = (
+    "steps", "envs", "update_period", "learning_starts", "replay_rows", "eval_period",
+    "eval_target", "final_steps", "checkpoint_replay", "log_rewards", "life_loss_is_terminal",
+    "devices", "seeds_per_program",
 )  # fmt: skip
 
 
@@ -84,7 +92,8 @@ class RunConfig:
     keep_checkpoints: int = 2
     """How many of the last checkpoints stay."""
     log_period: int = 500
-    """Agent steps between rows of metrics.jsonl; the other periods are rounded up to these."""
+    """Agent steps, of a clone updates, between rows of metrics.jsonl; the other periods are rounded
+    up to these."""
     hidden: int = 64
     """Width of the network's value and advantage streams (and of dense layers before them)."""
     video: bool = True
@@ -103,6 +112,8 @@ class RunConfig:
     """Hyper-parameters of prioritized dueling double DQN; demonstrations are in its replay."""
     bootstrapped: BootstrappedConfig = dataclasses.field(default_factory=BootstrappedConfig)
     """Hyper-parameters of Bootstrapped DQN; demonstrations are in its replay."""
+    clone: CloneConfig = dataclasses.field(default_factory=CloneConfig)
+    """Hyper-parameters of behavioural cloning, which learns from demonstrations alone."""
 
     @property
     def title(self) -> str:
@@ -130,9 +141,14 @@ class RunConfig:
         raise NotImplementedError
 
     @property
-    def agent_config(self) -> AgentConfig:
+    def agent_config(self) -> AnyAgentConfig:
         """The hyper-parameters of the agent that is trained."""
         return getattr(self, self.agent)
+
+    @property
+    def only_copies(self) -> bool:
+        """Whether all is learnt from demonstrations, before the first step and without any."""
+        return isinstance(self.agent_config, CloneConfig)
 
     @property
     def shows_demonstrations(self) -> bool:
@@ -154,7 +170,9 @@ class RunConfig:
 
     def played_params(self, learner: LearnerState) -> Params:
         """Of the network that plays evaluations."""
-        return learner.target_params if self.eval_target else learner.params
+        # A clone's target is its best network.
+        target = self.eval_target or self.only_copies
+        return learner.target_params if target else learner.params
 
     def lengthened(self, steps: int) -> Self:
         """The same run with another length; what it remembers keeps its size."""
@@ -192,20 +210,15 @@ class RunConfig:
         checks.at_least(
             1,
             **self._values(
-                "steps", "envs", "eval_episodes", "eval_max_steps", "final_steps",
+                "envs", "eval_episodes", "eval_max_steps", "final_steps",
                 "checkpoint_period", "keep_checkpoints", "log_period", "hidden",
                 "seeds_per_program",
             ),
         )  # fmt: skip
-        batch_size = self.agent_config.batch_size
-        expected = f"a divisor of the batch size ({batch_size})"
-        checks.at_least(1, devices=self.devices)
-        checks.require(batch_size % self.devices == 0, "devices", self.devices, expected)
-        if self.devices > 1:
-            checks.at_most(1, seeds_per_program=self.seeds_per_program)
-            make_mesh(self.devices)
+        self._check_devices()
         checks.at_most(self.max_lanes, eval_episodes=self.eval_episodes)
         checks.at_most(self.max_lanes // self.seeds_per_program, envs=self.envs)
+        self._check_steps()
         # Steps are counted in 32 bits ...
         checks.at_most(2**31 - 1 - self.envs, steps=self.steps)
         checks.at_most(2**31 - 1, eval_max_steps=self.eval_max_steps)
@@ -218,6 +231,33 @@ class RunConfig:
                 "demo", " ".join(self.demo) or "empty", "demonstrations, or none"
             )
         check_tensorboard(self.tensorboard)
+
+    def _check_devices(self) -> None:
+        batch_size = self.agent_config.batch_size
+        expected = f"a divisor of the batch size ({batch_size})"
+        checks.at_least(1, devices=self.devices)
+        checks.require(batch_size % self.devices == 0, "devices", self.devices, expected)
+        if self.devices > 1:
+            expected = "1 where a run takes several devices"
+            checks.require(
+                self.seeds_per_program == 1, "seeds_per_program", self.seeds_per_program, expected
+            )
+            make_mesh(self.devices)
+
+    def _check_steps(self) -> None:
+        if not self.only_copies:
+            checks.at_least(1, steps=self.steps)
+            return
+        if not self.shows_demonstrations:
+            raise UsageError(
+                "a clone learns from demonstrations and from nothing else: name one (--demo), or "
+                "train another agent"
+            )
+        why = "0 with --agent clone, which learns without taking steps; see --clone.updates"
+        checks.require(self.steps == 0, "steps", self.steps, why)
+        for name in ("devices", "seeds_per_program"):
+            value = getattr(self, name)
+            checks.require(value == 1, name, value, "1 with --agent clone, which stops by itself")
 
     def _values(self, *names: str) -> dict[str, Any]:
         return {name: getattr(self, name) for name in names}

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from bqfd_jax import checks, networks
 from bqfd_jax.agents import BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnConfig, make_agent
 from bqfd_jax.agents.config import AgentConfig
 from bqfd_jax.agents.learner import Agent
-from bqfd_jax.agents.presets import AGENTS, agent_config
+from bqfd_jax.agents.presets import ActingAgentName, agent_config
 from bqfd_jax.envs import deep_sea, deep_sea_values
 from bqfd_jax.replay import make_replay
 from bqfd_jax.runs import folder, stored
@@ -22,7 +22,7 @@ from bqfd_jax.training import on_device
 from bqfd_jax.types import Array, Environment
 
 CASES = {"treasure": deep_sea.treasure, "bomb": deep_sea.bomb, "decoy": deep_sea.decoy}
-PRESET = {name: agent_config("deep_sea", name) for name in AGENTS}
+PRESET = {name: agent_config("deep_sea", name) for name in get_args(ActingAgentName)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -69,15 +69,19 @@ class GymConfig(RunConfig):
         return tuple(dict.fromkeys(module for module in named if module))
 
     @classmethod
-    def of(cls, steps: int = 50_000) -> Self:
-        """All defaults for a run of that length."""
-        agents = {name: presets.agent_config("small", name, steps=steps) for name in presets.AGENTS}
-        return cls(steps=steps, **agents)
+    def of(cls, steps: int = 50_000, agent: str = "bqfd") -> Self:
+        """All defaults for an agent and a run of that length, which for a clone is always 0."""
+        agents = {
+            name: presets.agent_config("small", name, steps=max(steps, 1))
+            for name in presets.AGENTS
+        }
+        options = {"steps": steps} | presets.run_options("small", agent=agent)
+        return cls(agent=agent, **options, **agents)
 
     @classmethod
     def defaults_for(cls, fields: dict[str, Any]) -> Self:
-        """Those of the length."""
-        return cls.of(fields["steps"])
+        """Those of the length and the agent."""
+        return cls.of(fields["steps"], fields["agent"])
 
     def check(self) -> None:
         """As for all runs, and what only these have."""

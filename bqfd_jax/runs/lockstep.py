@@ -33,7 +33,8 @@ def train(runs: Sequence[HostRun], sink: Sink) -> None:
         _evaluate(runs, missing)
         for run in missing:
             run.save()
-        follow(_Training(runs), sink)
+        if not config.only_copies:
+            follow(_Training(runs), sink)
     except HostEnvironmentError as error:
         # What was learnt is sound: nothing of the step that failed has been learnt from.
         for run in runs:
@@ -98,35 +99,50 @@ class _Course:
 
 
 class _Pretraining(_Course):
-    """Updates from demonstrations alone, before the first step."""
+    """Updates from demonstrations alone, before the first step; all there is of a clone's run."""
 
     unit = "update"
-    title = "pre-training"
 
     def __init__(self, runs: Sequence[HostRun]):
         super().__init__(runs)
         config = self._config
+        self.title = f"{config.title} clone" if config.only_copies else "pre-training"
         self.total = config.pretrain_updates
         self._save_period = max(1, int(config.checkpoint_period / config.update_period))
 
     @property
     def position(self) -> int:
-        return self._runs[0].updates
+        """Updates made; all of them once more would be of no use."""
+        finished = self._runs[0].job.agent.finished
+        done = finished is not None and finished(self._loop.state.learner)
+        return self.total if done else self._runs[0].updates
 
-    def advance(self) -> None:
+    def advance(self) -> str | None:
         loop, before = self._loop, self.position
         # What is due at the end of pre-training comes with its last update, or not at all.
         for _ in range(max(1, min(_CHUNK, self.total - 1 - before))):
             loop.state = loop.trainer.pretrain(loop.state)
         if self.position == self.total:
-            for run, read in zip(self._runs, self._read(), strict=True):
-                run.log(read)
+            self._log()
             if self._config.eval_period:
                 _evaluate(self._runs)
-        elif self.position // self._save_period == before // self._save_period:
-            return
-        for run in self._runs:
-            run.save()
+        if self.position == self.total or self._crossed(self._save_period, before):
+            for run in self._runs:
+                run.save()
+        return self._note(before) if self._config.only_copies else None
+
+    def _log(self) -> list[dict[str, Any]]:
+        return [run.log(read) for run, read in zip(self._runs, self._read(), strict=True)]
+
+    def _crossed(self, period: int, before: int) -> bool:
+        return self.position // period > before // period
+
+    def _note(self, before: int) -> str | None:
+        """Of a clone, all of whose learning is here: a row now and then."""
+        if self.position == self.total or not self._crossed(self._config.log_period, before):
+            return None
+        (row,) = self._log()
+        return f"loss {row['loss']:.3g}, on held-out rows {row['held_out_loss']:.3g}"
 
     def put_down(self) -> Stopped:
         return _stopped(self._runs, "during pre-training")

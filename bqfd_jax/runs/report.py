@@ -68,7 +68,9 @@ def _files(run: HostRun, out: Path, summary: Summary) -> dict[str, Callable[[], 
         "summary.json": lambda: files.write_json(out / "summary.json", summary),
         "policy.npz": lambda: save_policy(job.policy(params), out / "policy.npz"),
     }
-    if summary["evaluations"]:
+    if run.config.only_copies:
+        writes["learning_curve.png"] = lambda: draw_losses(out, summary, run.journal.rows)
+    elif summary["evaluations"]:
         writes["learning_curve.png"] = lambda: draw(out, summary)
     if run.config.video and (trouble := job.world.no_film()) is None:
         writes["episode.mp4"] = lambda: film(job, params, out / "episode.mp4", run.loop.step)
@@ -188,7 +190,8 @@ def table(summary: Summary) -> str:
         f"\nfinal score {score}"
         + (f"; the demonstration's {text.score(demo['score'])}" if demo else "")
         + f"\n{summary['updates']:,} updates, {duration(summary['seconds'])}, "
-        f"{summary['steps_per_second']:.0f} steps/s, {summary['peak_memory_gb']:.1f} GB at most"
+        + (f"{summary['steps_per_second']:.0f} steps/s, " if summary["steps"] else "")
+        + f"{summary['peak_memory_gb']:.1f} GB at most"
     )
     return "\n".join(lines)
 
@@ -198,6 +201,24 @@ def draw(out: Path, summary: Summary) -> None:
     draw_curves(
         out / "learning_curve.png",
         {summary["game"]: {f"{summary['agent']}, seed {summary['seed']}": [summary]}},
+    )
+
+
+def draw_losses(out: Path, summary: Summary, rows: Sequence[Mapping[str, Any]]) -> None:
+    """The learning curve of a clone, from its rows of metrics."""
+    rows = [row for row in rows if "held_out_loss" in row]
+    updates = np.array([row["updates"] for row in rows])
+    shown = {"loss": "rows that are learnt from", "held_out_loss": "held-out rows"}
+    curves = {
+        label: plots.Line(updates, np.array([row[name] for row in rows]))
+        for name, label in shown.items()
+    }
+    title = f"{summary['game']}, clone, seed {summary['seed']}"
+    plots.lines(
+        out / "learning_curve.png",
+        {title: curves},
+        x_label="updates",
+        y_label="cross-entropy (nats)",
     )
 
 

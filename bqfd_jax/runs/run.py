@@ -90,11 +90,17 @@ def describe(job: Job, out: Path, num_seeds: int = 1) -> str:
         shown = "\n                 ".join(map(_describe_demonstration, job.demonstrations))
     return (
         f"{config.title}, {config.agent}, {seeds}, preset {config.preset_name}: "
-        f"{config.steps:,} agent steps in {times}{config.envs} environments\n"
+        f"{_length(config, times)}\n"
         f"  demonstration: {shown}\n"
         f"  replay: {times}{replay.layout.num_rows:,} rows, {replay.num_bytes / 1e9:.2f} GB\n"
         f"  device: {device.device_kind} ({device.platform}); run folder: {out}"
     )
+
+
+def _length(config: RunConfig, times: str) -> str:
+    if config.only_copies:
+        return f"at most {config.pretrain_updates:,} updates, and no steps"
+    return f"{config.steps:,} agent steps in {times}{config.envs} environments"
 
 
 def _describe_demonstration(demonstration: Demonstration) -> str:

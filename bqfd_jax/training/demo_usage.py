@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from bqfd_jax.agents import AgentConfig, BqfdConfig
+from bqfd_jax.agents import AnyAgentConfig, BqfdConfig
 from bqfd_jax.agents.bqfd import visit_weight
 from bqfd_jax.replay import ReplayState
 from bqfd_jax.types import Array
@@ -34,7 +34,7 @@ def visits(rows: DemoRows) -> np.ndarray:
 
 
 def usage(
-    sizes: Mapping[str, int], config: AgentConfig, rows: DemoRows, since: np.ndarray
+    sizes: Mapping[str, int], config: AnyAgentConfig, rows: DemoRows, since: np.ndarray
 ) -> dict[str, float]:
     """Metrics of each demonstration, in a replay where they lie one after the other.
 

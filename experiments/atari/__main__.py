@@ -32,12 +32,13 @@ class _Choice:
 
     preset: Literal["laptop", "paper"] = AtariConfig.preset
     game: str = AtariConfig.game
+    agent: str = AtariConfig.agent
 
 
 def parse(arguments: Sequence[str]) -> AtariConfig:
     """The config of a command line."""
     choice, _ = tyro.cli(_Choice, args=list(arguments), return_unknown_args=True, add_help=False)
-    default = AtariConfig.of(choice.preset, choice.game)
+    default = AtariConfig.of(choice.preset, choice.game, choice.agent)
     return commands.parse(AtariConfig, arguments, __package__, default=default, description=__doc__)
 
 

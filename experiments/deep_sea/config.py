@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar, Literal
 
 from bqfd_jax import checks
-from bqfd_jax.agents.presets import AgentName
+from bqfd_jax.agents.presets import ActingAgentName
 from bqfd_jax.envs import deep_sea
 from bqfd_jax.runs.deep_sea import AgentsConfig
 from bqfd_jax.runs.metrics import check_tensorboard
@@ -25,7 +25,7 @@ class Config(AgentsConfig):
 
     cases: tuple[Literal["treasure", "bomb"], ...] = ("treasure", "bomb")
     """What the expert leads to."""
-    agents: tuple[AgentName, ...] = ("bqfd", "dqfd", "dqn")
+    agents: tuple[ActingAgentName, ...] = ("bqfd", "dqfd", "dqn")
     """Which agents to train, one after the other."""
     observation: Literal["position", "onehot"] = "position"
     """What the network sees: two coordinates, or one of N x N cells."""

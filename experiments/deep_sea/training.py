@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bqfd_jax.agents.presets import AgentName
+from bqfd_jax.agents.presets import ActingAgentName
 from bqfd_jax.envs import deep_sea
 from bqfd_jax.runs.deep_sea import CASES, make_training, seed_keys
 from bqfd_jax.runs.errors import RunError, Stopped
@@ -45,7 +45,7 @@ class AgentTraining:
     def __init__(
         self,
         config: Config,
-        name: AgentName,
+        name: ActingAgentName,
         out: Path,
         sink: Sink,
         *,

@@ -11,7 +11,7 @@ import traceback
 from typing import Any
 
 from bqfd_jax import extras
-from bqfd_jax.demos import DemonstrationError
+from bqfd_jax.demos import PAPER_PLAYER, DemonstrationError
 from bqfd_jax.demos.making import recording
 from bqfd_jax.demos.making.keys import HeldKeys, legend
 from bqfd_jax.runs.errors import RunError
@@ -166,6 +166,7 @@ class Recorder:
         return {
             "type": "hello",
             "game": self._session.game,
+            "paper_score": PAPER_PLAYER.get(self._session.game),
             "keys": told.keys,
             "together": told.together,
             "speeds": recording.SPEEDS,

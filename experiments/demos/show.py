@@ -7,10 +7,11 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from bqfd_jax import demos
+from bqfd_jax import console, demos
 from bqfd_jax.demos.importing.actions import NAMES
+from bqfd_jax.demos.informativeness import CONFIG
 from bqfd_jax.runs import plots, video
-from bqfd_jax.runs.errors import UsageError
+from bqfd_jax.runs.errors import Stopped, UsageError
 from bqfd_jax.types import Row
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -20,7 +21,7 @@ _FILM_FPS = 15  # as people play: 60 frames a second, one of four seen
 
 @dataclasses.dataclass(frozen=True)
 class ShowConfig:
-    """Tells a demonstration's scores, lengths, actions and rewards, and draws and films it."""
+    """Tells a demonstration's scores and rewards, how much its actions say, and films it."""
 
     file: Annotated[str, tyro.conf.Positional]
     """The demonstration: a file, or `default` or `strong` with --game."""
@@ -29,6 +30,9 @@ class ShowConfig:
     check: bool = False
     """Play a list of actions anew and compare all that it says of itself; frames are compared with
     their checksum, and their episodes with each other."""
+    measure: bool = True
+    """Have a small network foretell its actions: do they follow from what is seen? That takes about
+    a minute for Atari."""
     out: Path | None = None
     """Folder for the picture and the film; beside the file unless given."""
     sheet: bool = True
@@ -38,7 +42,7 @@ class ShowConfig:
 
 
 def show(config: Annotated[ShowConfig, tyro.conf.arg(name="")]) -> None:
-    """Tells a demonstration's scores, lengths, actions and rewards, and draws and films it."""
+    """Tells a demonstration's scores and rewards, how much its actions say, and films it."""
     demonstration = _load(config)
     try:
         # What was played before must not be trusted where it is to be checked.
@@ -46,6 +50,8 @@ def show(config: Annotated[ShowConfig, tyro.conf.arg(name="")]) -> None:
     except (ValueError, ImportError) as error:
         raise UsageError(f"{config.file}: {error}") from error
     print(describe(demonstration, rows))
+    if config.measure:
+        print("\n" + _measured(demonstration, rows))
     if config.check:
         print("\nchecked: " + _what_was_checked(demonstration))
     folder, stem = _place(config, demonstration)
@@ -103,7 +109,8 @@ def describe(demonstration: demos.Demonstration, rows: Row) -> str:
     lines = [
         f"{demonstration.game}, {demonstration.name!r}: {len(demonstration.actions):,} steps in "
         f"{len(lengths)} episodes, kept as {kind}",
-        f"score {np.mean(scores):g} in the mean, from {min(scores):g} to {max(scores):g}",
+        f"score {np.mean(scores):g} in the mean, from {min(scores):g} to {max(scores):g}"
+        + _beside_the_paper(demonstration.game),
         "",
         f"{'episode':>8} {'steps':>7} {'score':>9}  {'end':<10} rewards over its time",
     ]
@@ -115,6 +122,11 @@ def describe(demonstration: demos.Demonstration, rows: Row) -> str:
         lines.append(f"{number:>8} {length:>7,} {score:>9g}  {end:<10} {timeline(reward)}")
     lines += ["", *_reward_lines(rewards), "", *_action_lines(demonstration)]
     return "\n".join(lines)
+
+
+def _beside_the_paper(game: str) -> str:
+    score = demos.PAPER_PLAYER.get(game)
+    return "" if score is None else f"; the paper's player scored {score:,}"
 
 
 def timeline(reward: np.ndarray, *, width: int = 40) -> str:
@@ -143,8 +155,7 @@ def _reward_lines(rewards: list[np.ndarray]) -> list[str]:
 
 
 def _action_lines(demonstration: demos.Demonstration) -> list[str]:
-    meaning = demonstration.action_meaning
-    num_actions = getattr(demonstration, "num_actions", None) or len(meaning)
+    meaning, num_actions = demonstration.action_meaning, demos.num_actions_of(demonstration)
     counts = np.bincount(demonstration.actions, minlength=num_actions)
     shares = counts / counts.sum()
     changes = 1 + np.count_nonzero(np.diff(demonstration.actions.astype(int)))
@@ -153,6 +164,54 @@ def _action_lines(demonstration: demos.Demonstration) -> list[str]:
         name = str(action) if meaning is None else NAMES[meaning[action]]
         lines.append(f"  {name:>13} {count:>7,} {share:>6.1%} {'█' * round(40 * share)}")
     return lines
+
+
+# --- How informative its actions are ---
+
+
+def _measured(demonstration: demos.Demonstration, rows: Row) -> str:
+    num_actions = demos.num_actions_of(demonstration)
+    with (
+        console.terminal("at once") as sink,
+        sink.bar("foretelling its actions", unit="update", total=CONFIG.updates) as bar,
+    ):
+
+        def tell(done: int, most: int) -> None:
+            del most
+            bar.at(done)
+            if sink.stop_asked():
+                raise Stopped("stopped; nothing was written")
+
+        try:
+            found = demos.measure(rows, num_actions, config=CONFIG, on_progress=tell)
+        except ValueError as error:
+            return f"how much its actions say was not measured: {error}"
+    return describe_measure(found)
+
+
+def describe_measure(found: demos.Measure) -> str:
+    """How informative a demonstration's actions are, as text."""
+    lines = [
+        f"its actions have {found.entropy:.2f} of {found.most_entropy:.2f} bits per step, and one "
+        f"lasts {found.mean_hold:.1f} steps"
+    ]
+    guesses = {
+        "the most frequent action": found.frequent,
+        "the last action again": found.last,
+        "a small network that sees": found.network,
+        "the last action and the network": found.both,
+    }
+    if found.network is not None:
+        lines += [
+            f"{found.num_foretold:,} of them foretold by the other {found.num_seen:,}, of the "
+            f"{found.num_changes:,} that differ from the last one without that one:",
+            f"{'by':>33} {'right':>6} {'bits':>6} {'right where it changes':>24}",
+        ]
+    for name, guess in guesses.items():
+        if guess is not None:
+            changes = "-" if guess.changes is None else f"{guess.changes:.0%}"
+            lines.append(f"{name:>33} {guess.accuracy:>6.0%} {guess.bits:>6.2f} {changes:>24}")
+    return "\n".join([*lines, f"in short: {found.in_words()}"])
 
 
 # --- Picture and film ---

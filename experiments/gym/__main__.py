@@ -30,12 +30,13 @@ class _Choice:
     """What other options' defaults depend on."""
 
     steps: int = GymConfig.steps
+    agent: str = GymConfig.agent
 
 
 def parse(arguments: Sequence[str]) -> GymConfig:
     """The config of a command line."""
     choice, _ = tyro.cli(_Choice, args=list(arguments), return_unknown_args=True, add_help=False)
-    default = GymConfig.of(max(choice.steps, 1))
+    default = GymConfig.of(choice.steps, choice.agent)
     return commands.parse(GymConfig, arguments, __package__, default=default, description=__doc__)
 
 
