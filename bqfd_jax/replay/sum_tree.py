@@ -9,8 +9,6 @@ Parents are always recomputed from their children and never changed by differenc
 float32 until leaves of weight zero are drawn.  The tree knows nothing of reinforcement learning.
 """
 
-import itertools
-
 import chex
 import jax
 import jax.numpy as jnp
