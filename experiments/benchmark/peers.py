@@ -30,6 +30,7 @@ class Contender(NamedTuple):
 
 
 OURS = "bqfd-jax"
+_CYCLES = 50  # of the replay per round
 
 LEARNING = {
     OURS: Contender(learning_loops.ours, "double, prioritized", packages=("jax",)),
@@ -79,8 +80,7 @@ def peers(
     update_period: int = 4,
     steps: int = 400,
     rows: int = 1_000_000,
-    cycles: int = 1_000,
-    rounds: int = 7,
+    rounds: int = 8,
     threads: int = 0,
     only: tuple[str, ...] = (),
     quick: bool = False,
@@ -99,8 +99,8 @@ def peers(
       update_period: Agent steps, over all games, per update; must divide --envs.
       steps: Agent steps per round; a multiple of --envs.
       rows: Rows of the replay that is measured alone.
-      cycles: Cycles of the replay per round.
-      rounds: Everybody works once per round; medians count.
+      rounds: Everybody works once per round; medians count.  Rounds of the replay are short, and
+        20 times as many.
       threads: Cores and threads for everybody; 0 takes all.
       only: Names of those to measure; all unless given.
       quick: Little work and few rounds, to see that everything runs.
@@ -108,12 +108,12 @@ def peers(
     Returns:
       Milliseconds, per agent step and per cycle, by name.
     """
-    checks.at_least(1, envs=envs, update_period=update_period, cycles=cycles, rounds=rounds)
+    checks.at_least(1, envs=envs, update_period=update_period, rounds=rounds)
     checks.at_least(0, threads=threads)
     divides = envs % update_period == 0
     checks.require(divides, "update_period", update_period, f"a divisor of --envs ({envs})")
     if quick:
-        steps, rows, cycles, rounds = 4 * envs, 2_000 * envs, 20, 2
+        steps, rows, rounds = 4 * envs, 2_000 * envs, 2
     checks.at_least(envs, steps=steps)
     checks.require(steps % envs == 0, "steps", steps, f"a multiple of --envs ({envs})")
     checks.at_least(1000 * envs, rows=rows)
@@ -134,8 +134,8 @@ def peers(
         figures["learning"] = _report(title, "step", LEARNING, seconds, steps)
     if "replay" in what:
         title = f"replay of {rows:,} rows: add {envs}, draw {batch_size}, set {batch_size}; {on}"
-        seconds = _measure(REPLAY, replay_work, cycles, 20, rounds, cores, only)
-        figures["replay"] = _report(title, "cycle", REPLAY, seconds, cycles)
+        seconds = _measure(REPLAY, replay_work, _CYCLES, _CYCLES, 20 * rounds, cores, only)
+        figures["replay"] = _report(title, "cycle", REPLAY, seconds, _CYCLES)
     return figures
 
 
@@ -183,13 +183,13 @@ def _report(
     """Prints a table; ratios are taken within rounds, which noise of the machine strikes alike."""
     milliseconds = {name: 1e3 * float(np.median(s)) / amount for name, s in seconds.items()}
     print(f"\n{title}\n")
-    print(f"| | what it does | versions | ms per {unit} | {unit}s/s | its time / ours (rounds) |")
+    print(f"| | what it does | versions | ms per {unit} | {unit}s/s | its time / ours (quartiles) |")
     print("|---|---|---|---|---|---|")
     for name, spent in seconds.items():
         ratio = "-"
         if OURS in seconds:
-            ratios = spent / seconds[OURS]
-            ratio = f"{np.median(ratios):.2f} ({ratios.min():.2f} to {ratios.max():.2f})"
+            low, median, high = np.quantile(spent / seconds[OURS], (0.25, 0.5, 0.75))
+            ratio = f"{median:.2f} ({low:.2f} to {high:.2f})"
         versions = ", ".join(f"{p} {_version(p)}" for p in contenders[name].packages)
         cells = (name, contenders[name].does, versions, f"{milliseconds[name]:.3f}")
         print(f"| {' | '.join(cells)} | {1e3 / milliseconds[name]:,.0f} | {ratio} |")
