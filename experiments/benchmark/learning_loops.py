@@ -5,6 +5,9 @@ under 512 hidden units.  Builds are called in processes of their own, and import
 """
 
 import dataclasses
+import importlib.util
+import sys
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -198,8 +201,13 @@ def cleanrl(work: Work, double: bool = False) -> Run:
 
 def dopamine(work: Work) -> Run:
     """Its JAX DQN agent: the maximum of the target network, its uniform replay, one game."""
+    import gin
+
+    _stand_in("baselines", "baselines.common", "baselines.common.atari_wrappers")
     from dopamine.jax.agents.dqn.dqn_agent import JaxDQNAgent
 
+    gin.bind_parameter("ReplayBuffer.batch_size", work.batch_size)
+    gin.bind_parameter("ReplayBuffer.max_capacity", work.rows)
     pool = _make_pool(work._replace(games=1), stack=1)
     agent = JaxDQNAgent(
         int(pool.action_space.n),
@@ -251,6 +259,21 @@ class _UniformReplay:
         size = min(self._added, len(self._fields[0]))
         index = random.integers(size, size=self._batch_size)
         return [field[index] for field in self._fields]
+
+
+def _stand_in(*modules: str) -> None:
+    """Empty modules, unless they are installed.
+
+    Dopamine imports OpenAI's baselines for games that are not played here, and pip does not bring
+    them.
+    """
+    if importlib.util.find_spec(modules[0]):
+        return
+    for name in modules:
+        sys.modules[name] = types.ModuleType(name)
+        above, _, child = name.rpartition(".")
+        if above:
+            setattr(sys.modules[above], child, sys.modules[name])
 
 
 def _make_pool(work: Work, stack: int = _STACK) -> Any:

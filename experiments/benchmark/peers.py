@@ -183,7 +183,8 @@ def _report(
     """Prints a table; ratios are taken within rounds, which noise of the machine strikes alike."""
     milliseconds = {name: 1e3 * float(np.median(s)) / amount for name, s in seconds.items()}
     print(f"\n{title}\n")
-    print(f"| | what it does | versions | ms per {unit} | {unit}s/s | its time / ours (quartiles) |")
+    columns = f"what it does | versions | ms per {unit} | {unit}s/s | its time / ours (quartiles)"
+    print(f"| | {columns} |")
     print("|---|---|---|---|---|---|")
     for name, spent in seconds.items():
         ratio = "-"
