@@ -13,6 +13,7 @@ from bqfd_jax import checks, extras
 from bqfd_jax.runs.errors import UsageError
 
 from . import learning_loops, replay_loops
+from .timing import Times
 from .turns import Build, take_turns, use_threads
 
 What = Literal["learning", "replay"]
@@ -165,7 +166,7 @@ def _measure(
     rounds: int,
     cores: tuple[int, ...],
     only: Sequence[str],
-) -> dict[str, np.ndarray]:
+) -> dict[str, Times]:
     builds: dict[str, Build] = {
         name: functools.partial(contender.build, work=work, **contender.options)
         for name, contender in present(contenders, only).items()
@@ -177,24 +178,23 @@ def _report(
     title: str,
     unit: str,
     contenders: Mapping[str, Contender],
-    seconds: Mapping[str, np.ndarray],
+    seconds: Mapping[str, Times],
     amount: int,
 ) -> dict[str, float]:
     """Prints a table; ratios are taken within rounds, which noise of the machine strikes alike."""
-    milliseconds = {name: 1e3 * float(np.median(s)) / amount for name, s in seconds.items()}
-    print(f"\n{title}\n")
-    columns = f"what it does | versions | ms per {unit} | {unit}s/s | its time / ours (quartiles)"
-    print(f"| | {columns} |")
-    print("|---|---|---|---|---|---|")
-    for name, spent in seconds.items():
+    milliseconds = {name: 1e3 * np.median(times, axis=1) / amount for name, times in seconds.items()}
+    columns = f"what it does | versions | ms per {unit} | of CPU | its time / ours (quartiles)"
+    print(f"\n{title}\n\n| | {columns} |\n|---|---|---|---|---|---|")
+    for name, (wall, cpu) in milliseconds.items():
         ratio = "-"
         if OURS in seconds:
-            low, median, high = np.quantile(spent / seconds[OURS], (0.25, 0.5, 0.75))
+            ratios = seconds[name].wall / seconds[OURS].wall
+            low, median, high = np.quantile(ratios, (0.25, 0.5, 0.75))
             ratio = f"{median:.2f} ({low:.2f} to {high:.2f})"
         versions = ", ".join(f"{p} {_version(p)}" for p in contenders[name].packages)
-        cells = (name, contenders[name].does, versions, f"{milliseconds[name]:.3f}")
-        print(f"| {' | '.join(cells)} | {1e3 / milliseconds[name]:,.0f} | {ratio} |")
-    return milliseconds
+        cells = (name, contenders[name].does, versions, f"{wall:.3g}", f"{cpu:.3g}", ratio)
+        print(f"| {' | '.join(cells)} |")
+    return {name: float(wall) for name, (wall, _) in milliseconds.items()}
 
 
 def _version(package: str) -> str:

@@ -6,9 +6,12 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
+
+from .timing import Times
 
 # Can be pickled, and is called in a process of its own: no two libraries share threads or settings.
 Build = Callable[[], Callable[[int], None]]  # () -> run(amount)
@@ -26,9 +29,9 @@ def _serve(connection: Connection, build: Build, cores: tuple[int, ...]) -> None
         run = build()
         connection.send(None)
         while (amount := connection.recv()) is not None:
-            start = time.perf_counter()
+            wall, cpu = time.perf_counter(), time.process_time()
             run(amount)
-            connection.send(time.perf_counter() - start)
+            connection.send((time.perf_counter() - wall, time.process_time() - cpu))
     except (KeyboardInterrupt, EOFError):
         pass
     except BaseException as error:
@@ -50,8 +53,8 @@ class Contestant:
             self.close()
             raise
 
-    def run(self, amount: int) -> float:
-        """Lets it work; returns the seconds."""
+    def run(self, amount: int) -> tuple[float, float]:
+        """Lets it work; returns the seconds, of the clock and of all its threads."""
         self._connection.send(amount)
         return self._answer()
 
@@ -63,7 +66,7 @@ class Contestant:
         if self._process.is_alive():
             self._process.terminate()
 
-    def _answer(self) -> float | None:
+    def _answer(self) -> Any:
         try:
             answer = self._connection.recv()
         except EOFError:
@@ -88,13 +91,13 @@ def take_turns(
     warm_up: int,
     cores: tuple[int, ...],
     say: Callable[[str], None] = tqdm.write,
-) -> dict[str, np.ndarray]:
-    """Seconds that every contestant takes for the same amount of work, `[rounds]` each.
+) -> dict[str, Times]:
+    """Seconds that every contestant takes for the same amount of work, by rounds.
 
     Contestants are made one after the other, and each is warmed up before the first round.  Who
     fails is named and left out.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in builds}
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in builds}
     contestants: dict[str, Contestant] = {}
     total = len(builds) * (rounds + 1)
     with contextlib.ExitStack() as stack, tqdm(total=total, unit="turn", leave=False) as bar:
@@ -116,4 +119,4 @@ def take_turns(
                     say(f"{name} is left out: {error}")
                     del seconds[name]
                 bar.update()
-    return {name: np.array(values) for name, values in seconds.items()}
+    return {name: Times(*np.array(values).T) for name, values in seconds.items()}
