@@ -182,7 +182,7 @@ def _report(
     amount: int,
 ) -> dict[str, float]:
     """Prints a table; ratios are taken within rounds, which noise of the machine strikes alike."""
-    milliseconds = {name: 1e3 * np.median(times, axis=1) / amount for name, times in seconds.items()}
+    milliseconds = {name: 1e3 * np.median(s, axis=1) / amount for name, s in seconds.items()}
     columns = f"what it does | versions | ms per {unit} | of CPU | its time / ours (quartiles)"
     print(f"\n{title}\n\n| | {columns} |\n|---|---|---|---|---|---|")
     for name, (wall, cpu) in milliseconds.items():
