@@ -1,7 +1,9 @@
 """The benchmark beside others: turns, who is left out, the table; the peers themselves are slow."""
 
 import functools
+import importlib
 import os
+import sys
 
 import jax
 import numpy as np
@@ -143,6 +145,15 @@ def test_the_uniform_replay_draws_what_was_added():
     np.testing.assert_array_equal(seen_next[:, 0, 0, 0], action + 1)
     np.testing.assert_array_equal(reward, action)
     np.testing.assert_array_equal(ended, action % 2)
+
+
+def test_modules_stand_in_only_for_what_is_missing(monkeypatch):
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    learning_loops._stand_in("no_such_package", "no_such_package.part", "no_such_package.part.leaf")
+    part = importlib.import_module("no_such_package.part")
+    assert part.leaf is sys.modules["no_such_package.part.leaf"]
+    learning_loops._stand_in("numpy", "numpy.no_such_part")
+    assert "numpy.no_such_part" not in sys.modules
 
 
 @pytest.mark.slow
