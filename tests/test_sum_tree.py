@@ -35,9 +35,28 @@ def draw_in_fours(tree, keys):
 
 
 def assert_every_parent_is_the_sum_of_its_children(tree):
+    """Bit for bit as in a binary tree, whose levels in between are not stored."""
     for parents, children in itertools.pairwise(tree):
-        children = np.asarray(children)
-        np.testing.assert_array_equal(parents, children[0::2] + children[1::2])
+        sums = np.asarray(children)
+        while len(sums) > len(parents):
+            sums = sums[0::2] + sums[1::2]
+        np.testing.assert_array_equal(parents, sums)
+
+
+def find_in_a_binary_tree(leaves, fraction, levels_per_uniform=12):
+    """The same descents in a tree of two children per node, in numpy."""
+    levels = [np.asarray(leaves)]
+    while len(levels[0]) > 1:
+        levels.insert(0, levels[0][0::2] + levels[0][1::2])
+    index = np.zeros(fraction.shape[1], int)
+    for depth, (level, children) in enumerate(itertools.pairwise(levels)):
+        if depth % levels_per_uniform == 0:
+            mass = fraction[depth // levels_per_uniform] * level[index]
+        left, right = children[2 * index], children[2 * index + 1]
+        go_right = (mass >= left) & (right > 0)
+        mass = np.where(go_right, mass - left, mass)
+        index = 2 * index + go_right
+    return index
 
 
 def assert_shares(counts, weights):
@@ -55,7 +74,9 @@ def assert_shares(counts, weights):
 def test_init_pads_to_a_power_of_two(capacity):
     leaves = np.random.default_rng(capacity).integers(1, 9, capacity).astype(np.float32)
     tree = [np.asarray(level) for level in init(leaves)]
-    assert [len(level) for level in tree] == [2**depth for depth in range(len(tree))]
+    widths = [len(level) for level in tree]
+    assert widths == {1: [1], 2: [1, 2], 3: [1, 4], 100: [1, 8, 128]}[capacity]
+    assert sum_tree.num_bytes(capacity) == 4 * sum(widths)
     assert len(tree[-1]) < 2 * capacity
     np.testing.assert_array_equal(tree[-1][:capacity], leaves)
     assert not tree[-1][capacity:].any()
@@ -63,7 +84,7 @@ def test_init_pads_to_a_power_of_two(capacity):
     assert_every_parent_is_the_sum_of_its_children(tree)
 
 
-# The last two have levels wider than `_DENSE_WIDTH`, the others none.
+# The last two have inner levels wider than `_DENSE_WIDTH`, the others none.
 @pytest.mark.parametrize("capacity", [1, 3, 100, 10_000, 20_000])
 def test_random_updates_beside_a_plain_array(capacity):
     rng = np.random.default_rng(capacity)
@@ -88,7 +109,7 @@ def test_random_updates_beside_a_plain_array(capacity):
 
 
 def test_updates_are_tested_on_both_sides_of_the_dense_width():
-    assert 128 // 2 < sum_tree._DENSE_WIDTH < 16_384 // 2
+    assert 128 // 16 < sum_tree._DENSE_WIDTH < 16_384 // 16
 
 
 @pytest.mark.parametrize("capacity", [1, 3, 100])
@@ -127,6 +148,19 @@ def test_find_in_a_deep_tree_goes_on_with_the_next_uniform():
     tree = init(weights[:10_000].astype(np.float32))
     found = find(tree, node_mass / weights.sum(), leaf_mass / nodes.sum(1)[node])
     np.testing.assert_array_equal(found, 4 * node + leaf)
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 17, 100, 1000, 10_000, 70_000])
+def test_draws_are_those_of_a_binary_tree_to_the_last_index(capacity):
+    rng = np.random.default_rng(capacity)
+    leaves = 10.0 ** rng.uniform(-4, 4, capacity) * (rng.random(capacity) < 0.8)
+    tree = init(leaves.astype(np.float32))
+    for _ in range(5):
+        index = rng.integers(0, capacity, 48)
+        tree = update(tree, index, (10.0 ** rng.uniform(-4, 4, 48)).astype(np.float32))
+        uniforms = rng.random((sum_tree.num_uniforms(tree), NUM_FOUND), np.float32)
+        expected = find_in_a_binary_tree(tree[-1], uniforms)
+        np.testing.assert_array_equal(find(tree, *uniforms), expected)
 
 
 def test_find_wants_one_row_per_uniform():

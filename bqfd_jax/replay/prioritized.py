@@ -321,5 +321,5 @@ def _num_bytes(sizes: Sizes) -> int:
     num_rows, frame_shape = sizes.layout.num_rows, packing.packed_shape(sizes.frame_shape)
     frame = int(np.prod(frame_shape, dtype=np.int64))
     row_bytes = frame * np.dtype(sizes.frame_dtype).itemsize + 14
-    leaves = 2 ** max(num_rows - 1, 0).bit_length()
-    return num_rows * row_bytes + 2 * leaves * 4 + sizes.layout.num_demo_rows * 4
+    tree_bytes = sum_tree.num_bytes(num_rows)
+    return num_rows * row_bytes + tree_bytes + sizes.layout.num_demo_rows * 4

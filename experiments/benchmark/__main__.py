@@ -5,6 +5,7 @@ python -m experiments.benchmark replay --rows 100000
 python -m experiments.benchmark atari
 python -m experiments.benchmark memory
 python -m experiments.benchmark gym
+python -m experiments.benchmark peers
 """
 
 from collections.abc import Sequence
@@ -16,13 +17,14 @@ from bqfd_jax import console
 from .. import commands
 from .atari import atari
 from .gym import gym
+from .peers import peers
 from .replay import memory, replay
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the benchmark that the command line names."""
     tyro.extras.subcommand_cli_from_dict(
-        {"replay": replay, "atari": atari, "memory": memory, "gym": gym},
+        {"replay": replay, "atari": atari, "memory": memory, "gym": gym, "peers": peers},
         args=arguments,
         description=__doc__,
         prog=commands.prog(__package__),
