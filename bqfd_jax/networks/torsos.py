@@ -3,11 +3,13 @@
 from collections.abc import Callable, Sequence
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from bqfd_jax.types import Array
 
 Encoder = Callable[[Array], Array]
+Layers = Sequence[tuple[Array, Array]]  # kernels and biases
 
 
 class MLPTorso(nn.Module):
@@ -31,11 +33,19 @@ class NatureTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: Array) -> Array:  # noqa: D102
-        x = jnp.moveaxis(observation, 1, -1).astype(jnp.float32) / 255.0
-        for features, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-            conv = nn.Conv(features, (kernel, kernel), (stride, stride), padding="VALID")
-            x = nn.relu(conv(x))
-        return x.reshape(x.shape[0], -1)
+        layers = [
+            _Layer((8, 8, observation.shape[1], 32), name="Conv_0")(),
+            _Layer((4, 4, 32, 64), name="Conv_1")(),
+            _Layer((3, 3, 64, 64), name="Conv_2")(),
+        ]
+
+        def torso(layers: Layers, observation: Array) -> Array:
+            x = jnp.moveaxis(observation, 1, -1).astype(jnp.float32) / 255.0
+            for (kernel, bias), stride in zip(layers, (4, 2, 1), strict=True):
+                x = nn.relu(_convolve(x, kernel, stride, "VALID") + bias.reshape(1, 1, 1, -1))
+            return x.reshape(x.shape[0], -1)
+
+        return _by_platform(torso, layers, observation)
 
 
 class PatchTorso(nn.Module):
@@ -47,12 +57,22 @@ class PatchTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: Array) -> Array:  # noqa: D102
-        x = jnp.moveaxis(observation, 1, -1).astype(jnp.float32) / 255.0
-        x = nn.relu(nn.Conv(32, (5, 5), (5, 5), padding="SAME")(x))
-        # With a stride as wide as its kernel a convolution is one matrix product over patches,
-        # whose gradients are cheaper on a CPU.
-        x = nn.relu(nn.Dense(64)(_patches(x, 5)))
-        return x.reshape(x.shape[0], -1)
+        layers = [
+            _Layer((5, 5, observation.shape[1], 32), name="Conv_0")(),
+            _Layer((5 * 5 * 32, 64), name="Dense_0")(),
+        ]
+
+        def torso(layers: Layers, observation: Array) -> Array:
+            (kernel, bias), (matrix, matrix_bias) = layers
+            x = jnp.moveaxis(observation, 1, -1).astype(jnp.float32) / 255.0
+            x = nn.relu(_convolve(x, kernel, 5, "SAME") + bias.reshape(1, 1, 1, -1))
+            # With a stride as wide as its kernel a convolution is one matrix product over patches,
+            # whose gradients are cheaper on a CPU.
+            x = _patches(x, 5)
+            x = nn.relu(x.reshape(-1, x.shape[-1]) @ matrix + matrix_bias.reshape(1, -1))
+            return x.reshape(observation.shape[0], -1)
+
+        return _by_platform(torso, layers, observation)
 
 
 class ImageTorso(nn.Module):
@@ -105,3 +125,40 @@ def _patches(x: Array, size: int) -> Array:
     beyond = ((0, 0), (0, rows * size - height), (0, columns * size - width), (0, 0))
     x = jnp.pad(x, beyond).reshape(batch, rows, size, columns, size, channels)
     return jnp.moveaxis(x, 3, 2).reshape(batch, rows, columns, -1)
+
+
+class _Layer(nn.Module):
+    """Kernel and bias of a layer, named and drawn like those of `nn.Conv` and `nn.Dense`."""
+
+    shape: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self) -> tuple[Array, Array]:
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), self.shape)
+        return kernel, self.param("bias", nn.initializers.zeros, self.shape[-1:])
+
+
+def _convolve(x: Array, kernel: Array, stride: int, padding: str) -> Array:
+    return jax.lax.conv_general_dilated(
+        x, kernel, (stride, stride), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+_CHUNK, _MOST_CHUNKS = 8, 4
+
+
+def _by_platform(
+    torso: Callable[[Layers, Array], Array], layers: Layers, observation: Array
+) -> Array:
+    """Applies a torso to all of a batch, and on a CPU to parts of it side by side.
+
+    There a convolution runs on one core, so that the others need convolutions of their own; and
+    what a few frames become on their way through the layers stays in the cache.
+    """
+
+    def in_chunks(layers: Layers, observation: Array) -> Array:
+        count = max(1, min(_MOST_CHUNKS, observation.shape[0] // _CHUNK))
+        chunks = jnp.array_split(observation, count)
+        return jnp.concatenate([torso(layers, chunk) for chunk in chunks])
+
+    return jax.lax.platform_dependent(layers, observation, cpu=in_chunks, default=torso)
