@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from helpers import CountingEnvironment, configure, looking_network
 
+from bqfd_jax import networks
 from bqfd_jax.agents import BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnConfig, make_agent
 from bqfd_jax.envs import host
 from bqfd_jax.replay import make_replay
@@ -16,7 +17,7 @@ GAMMA = 0.5
 STACK = 3
 
 
-def make(config=None, *, num_lanes=2, rows_per_lane=100, num_demo_rows=0, env=None):
+def make(config=None, *, num_lanes=2, rows_per_lane=100, num_demo_rows=0, env=None, network=None):
     config = config or configure(PddDqnConfig, gamma=GAMMA, batch_size=4)
     env = env or CountingEnvironment(num_lanes)
     replay = make_replay(
@@ -28,7 +29,7 @@ def make(config=None, *, num_lanes=2, rows_per_lane=100, num_demo_rows=0, env=No
         stack=STACK,
         **config.replay_options(),
     )
-    agent = make_agent(looking_network(env.num_actions), config, replay)
+    agent = make_agent(network or looking_network(env.num_actions), config, replay)
     return env, replay, on_host.make_host_trainer(agent, replay)
 
 
@@ -378,3 +379,31 @@ def test_demonstrations_of_another_gamma_are_refused():
     with pytest.raises(ValueError, match=f"discount of {GAMMA}, but the agent's gamma is 0.99"):
         init(0.99)
     assert int(init(GAMMA).step) == 0
+
+
+def test_updates_that_are_due_together_are_one_call_with_the_same_numbers():
+    def run(*, join):
+        config = configure(BqfdConfig, gamma=GAMMA, batch_size=4)
+        network = networks.for_observation((3,), np.int32, 5, stack=STACK, hidden=8)
+        env, _, trainer = make(config, num_lanes=4, network=network)
+        joined = []
+        watched = trainer._replace(updates=lambda n: joined.append(n) or trainer.updates(n))
+        state = trainer.init(jax.random.key(0))
+        loop = make_loop(watched, env, state, update_period=2.5, join_updates=join)
+        loop.run(4 * 4)
+        return loop.state, joined
+
+    (one, none), (other, joined) = run(join=False), run(join=True)
+    # After 4, 8, 12 and 16 steps there should be 1, 3, 4 and 6.
+    assert (none, joined) == ([], [2, 2])
+    assert int(one.learner.updates) == 6
+    chex.assert_trees_all_equal(one.replace(key=0), other.replace(key=0))
+
+
+def test_updates_are_not_joined_on_a_cpu():
+    """In a loop XLA's convolutions take several times as long there."""
+    env, _, trainer = make()
+    refusing = trainer._replace(updates=None)
+    loop = make_loop(refusing, env, trainer.init(jax.random.key(0)), update_period=0.5)
+    loop.run(4)
+    assert int(loop.state.learner.updates) == 8

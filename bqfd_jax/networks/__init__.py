@@ -2,6 +2,7 @@
 
 from bqfd_jax.networks.build import (
     ATARI_TORSOS,
+    TORSO_DTYPES,
     Network,
     as_ensemble,
     as_network,
@@ -25,6 +26,7 @@ from bqfd_jax.networks.torsos import (
 
 __all__ = [
     "ATARI_TORSOS",
+    "TORSO_DTYPES",
     "DuelingHead",
     "ImageTorso",
     "MLPTorso",

@@ -84,15 +84,21 @@ def deep_sea_network(
 
 
 ATARI_TORSOS = {"nature": NatureTorso, "patch": PatchTorso}
+TORSO_DTYPES = ("float32", "bfloat16")
 
 
-def atari_network(num_actions: int, *, hidden: int = 512, torso: str = "nature") -> Network:
+def atari_network(
+    num_actions: int, *, hidden: int = 512, torso: str = "nature", torso_dtype: str = "float32"
+) -> Network:
     """The paper's Atari network, Nature's convolutions under a dueling head; or a smaller one.
 
-    The torso `patch` does about a quarter of the work; `hidden` is the width of the streams.
+    The torso `patch` does about a quarter of the work; `hidden` is the width of the streams, and
+    `torso_dtype` what the torso computes in.
     """
     checks.one_of(ATARI_TORSOS, torso=torso)
-    return from_flax(QNetwork(ATARI_TORSOS[torso](), num_actions, hidden))
+    checks.one_of(TORSO_DTYPES, torso_dtype=torso_dtype)
+    made = ATARI_TORSOS[torso](dtype=jnp.dtype(torso_dtype))
+    return from_flax(QNetwork(made, num_actions, hidden))
 
 
 def for_observation(
@@ -103,6 +109,7 @@ def for_observation(
     stack: int = 1,
     hidden: int = 0,
     scale: float = 0.0,
+    torso_dtype: str = "float32",
 ) -> Network:
     """The network that fits what is seen, under a dueling head.
 
@@ -117,6 +124,7 @@ def for_observation(
       hidden: width of the dense layers and of the value and advantage streams; 0 chooses 128 for
         vectors and small images, 512 for Nature's.
       scale: what images are divided by; 0 chooses 255 for bytes and 1 for all others.
+      torso_dtype: what the torso computes in, `float32` or `bfloat16`.
     """
     if not 1 <= len(frame_shape) <= 3:
         raise ValueError(
@@ -125,14 +133,17 @@ def for_observation(
         )
     checks.at_least(1, stack=stack)
     checks.at_least(0, hidden=hidden, scale=scale)
+    checks.one_of(TORSO_DTYPES, torso_dtype=torso_dtype)
+    dtype = jnp.dtype(torso_dtype)
     if len(frame_shape) == 1:
         width = hidden or 128
-        return from_flax(QNetwork(MLPTorso((width, width)), num_actions, width))
+        return from_flax(QNetwork(MLPTorso((width, width), dtype=dtype), num_actions, width))
     is_bytes = np.dtype(frame_dtype) == np.uint8
     sides = sorted(frame_shape)[-2:]
     if is_bytes and sides == [84, 84] and not scale:
-        return from_flax(QNetwork(StackedImages(NatureTorso()), num_actions, hidden or 512))
-    torso = ImageTorso(scale=scale or (255.0 if is_bytes else 1.0))
+        nature = StackedImages(NatureTorso(dtype=dtype))
+        return from_flax(QNetwork(nature, num_actions, hidden or 512))
+    torso = ImageTorso(scale=scale or (255.0 if is_bytes else 1.0), dtype=dtype)
     return from_flax(QNetwork(StackedImages(torso), num_actions, hidden or 128))
 
 
@@ -188,7 +199,8 @@ def described_network(
     stack: int,
 ) -> Network:
     """The network that a policy file describes, as an ensemble if `made_with` has a size."""
-    options = {name: made_with[name] for name in ("hidden", "scale", "torso") if name in made_with}
+    names = ("hidden", "scale", "torso", "torso_dtype")
+    options = {name: made_with[name] for name in names if name in made_with}
     if "torso" in options:
         network = atari_network(num_actions, **options)
     else:

@@ -1,6 +1,11 @@
-"""Torsos: what turns observations `[B, S, *frame_shape]` into features `[B, F]`."""
+"""Torsos: what turns observations `[B, S, *frame_shape]` into features `[B, F]`.
+
+Parameters and features are float32.  What lies between may be bfloat16 (`dtype`), half as large and
+what accelerators multiply fastest.
+"""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -18,18 +23,21 @@ class MLPTorso(nn.Module):
     sizes: Sequence[int] = (64, 64)
     encode: Encoder | None = None  # what turns frames into features, e.g. a one-hot code
     bias_init: nn.initializers.Initializer = nn.initializers.zeros
+    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, observation: Array) -> Array:  # noqa: D102
         x = observation if self.encode is None else self.encode(observation)
-        x = x.reshape(x.shape[0], -1).astype(jnp.float32)
+        x = x.reshape(x.shape[0], -1).astype(self.dtype)
         for size in self.sizes:
-            x = nn.relu(nn.Dense(size, bias_init=self.bias_init)(x))
-        return x
+            x = nn.relu(nn.Dense(size, bias_init=self.bias_init, dtype=self.dtype)(x))
+        return x.astype(jnp.float32)
 
 
 class NatureTorso(nn.Module):
     """The three convolutions of Mnih et al. (2015) on `[B, 4, 84, 84]` uint8 stacks."""
+
+    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, observation: Array) -> Array:  # noqa: D102
@@ -40,12 +48,12 @@ class NatureTorso(nn.Module):
         ]
 
         def torso(layers: Layers, observation: Array) -> Array:
-            x = jnp.moveaxis(observation, 1, -1).astype(jnp.float32) / 255.0
+            x = jnp.moveaxis(observation, 1, -1).astype(self.dtype) / 255.0
             for (kernel, bias), stride in zip(layers, (4, 2, 1), strict=True):
                 x = nn.relu(_convolve(x, kernel, stride, "VALID") + bias.reshape(1, 1, 1, -1))
             return x.reshape(x.shape[0], -1)
 
-        return _by_platform(torso, layers, observation)
+        return _by_platform(torso, layers, observation, self.dtype)
 
 
 class PatchTorso(nn.Module):
@@ -54,6 +62,8 @@ class PatchTorso(nn.Module):
     The small torso of van Hasselt et al.: "When to use parametric models in reinforcement
     learning?" (2019), for agents that learn from few steps; about a quarter of Nature's work.
     """
+
+    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, observation: Array) -> Array:  # noqa: D102
@@ -64,7 +74,7 @@ class PatchTorso(nn.Module):
 
         def torso(layers: Layers, observation: Array) -> Array:
             (kernel, bias), (matrix, matrix_bias) = layers
-            x = jnp.moveaxis(observation, 1, -1).astype(jnp.float32) / 255.0
+            x = jnp.moveaxis(observation, 1, -1).astype(self.dtype) / 255.0
             x = nn.relu(_convolve(x, kernel, 5, "SAME") + bias.reshape(1, 1, 1, -1))
             # With a stride as wide as its kernel a convolution is one matrix product over patches,
             # whose gradients are cheaper on a CPU.
@@ -72,7 +82,7 @@ class PatchTorso(nn.Module):
             x = nn.relu(x.reshape(-1, x.shape[-1]) @ matrix + matrix_bias.reshape(1, -1))
             return x.reshape(observation.shape[0], -1)
 
-        return _by_platform(torso, layers, observation)
+        return _by_platform(torso, layers, observation, self.dtype)
 
 
 class ImageTorso(nn.Module):
@@ -84,15 +94,17 @@ class ImageTorso(nn.Module):
     scale: float = 1.0  # what the values are divided by
     features: Sequence[int] = (16, 32)
     large: int = 16  # a side longer than this is halved
+    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, image: Array) -> Array:  # noqa: D102
-        x = jnp.moveaxis(image, 1, -1).astype(jnp.float32) / self.scale
+        x = jnp.moveaxis(image, 1, -1).astype(self.dtype) / self.scale
         for features in self.features:
-            x = nn.relu(nn.Conv(features, (3, 3), self._strides(x))(x))
+            x = nn.relu(nn.Conv(features, (3, 3), self._strides(x), dtype=self.dtype)(x))
         while max(x.shape[1:3]) > self.large:
-            x = nn.relu(nn.Conv(self.features[-1], (3, 3), self._strides(x))(x))
-        return x.reshape(x.shape[0], -1)
+            last = self.features[-1]
+            x = nn.relu(nn.Conv(last, (3, 3), self._strides(x), dtype=self.dtype)(x))
+        return x.reshape(x.shape[0], -1).astype(jnp.float32)
 
     def _strides(self, x: Array) -> tuple[int, ...]:
         return tuple(2 if side > self.large else 1 for side in x.shape[1:3])
@@ -150,7 +162,7 @@ _CHUNK, _MOST_CHUNKS = 8, 4
 
 
 def _by_platform(
-    torso: Callable[[Layers, Array], Array], layers: Layers, observation: Array
+    torso: Callable[[Layers, Array], Array], layers: Layers, observation: Array, dtype: Any
 ) -> Array:
     """Applies a torso to all of a batch, and on a CPU to parts of it side by side.
 
@@ -163,4 +175,6 @@ def _by_platform(
         chunks = jnp.array_split(observation, count)
         return jnp.concatenate([torso(layers, chunk) for chunk in chunks])
 
-    return jax.lax.platform_dependent(layers, observation, cpu=in_chunks, default=torso)
+    layers = jax.tree.map(lambda parameter: parameter.astype(dtype), layers)
+    features = jax.lax.platform_dependent(layers, observation, cpu=in_chunks, default=torso)
+    return features.astype(jnp.float32)

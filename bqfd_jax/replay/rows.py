@@ -5,6 +5,7 @@ of `rows_per_lane`.  A neighbour is looked up within its own region, and nothing
 across the beginning or the end of an episode.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -42,7 +43,7 @@ def lane_index(layout: Layout, position: Array) -> Array:
     return layout.num_demo_rows + lanes + position
 
 
-def neighbour(layout: Layout, index: Array, offset: int) -> Array:
+def neighbour(layout: Layout, index: Array, offset: int | Array) -> Array:
     """Row `offset` steps after `index` in its own region, which closes on itself."""
     E, M = layout.num_demo_rows, layout.rows_per_lane
     in_lane = jnp.maximum(index - E, 0)
@@ -74,22 +75,32 @@ def walk(rows: Row, layout: Layout, index: Array, steps: int) -> Walk:
         alive=jnp.ones(index.shape, bool),
     )
 
-    def advance(here: Walk, _: None) -> tuple[Walk, Walk]:
-        at = here.index
-        moves = here.alive & ~rows.is_last[at]
-        following = neighbour(layout, at, 1)
-        alive = moves & ~rows.is_first[following]
+    # All rows that a path may lead over are read at once: one by one, a gather would wait for
+    # another at every step.
+    ahead = neighbour(layout, index[None], jnp.arange(steps + 1)[:, None])
+    read = jax.tree.map(lambda field: field[ahead[:-1]], rows.replace(frame=rows.action))
+
+    def advance(here: Walk, step: tuple[Row, Array, Array]) -> tuple[Walk, Walk]:
+        row, following, begins = step
+        moves = here.alive & ~row.is_last
+        alive = moves & ~begins
         there = Walk(
-            index=jnp.where(alive, following, at),
-            n_step_return=here.n_step_return
-            + jnp.where(moves, here.discount * rows.reward[at], 0.0),
-            discount=here.discount * jnp.where(moves, rows.discount[at], 1.0),
+            index=jnp.where(alive, following, here.index),
+            n_step_return=here.n_step_return + jnp.where(moves, here.discount * row.reward, 0.0),
+            discount=here.discount * jnp.where(moves, row.discount, 1.0),
             alive=alive,
         )
         return there, there
 
-    # A scan and not a python loop: XLA takes seconds to compile a long chain of gathers.
-    _, path = jax.lax.scan(advance, start, length=steps)
+    following = ahead[1:]
+    scan = functools.partial(jax.lax.scan, advance)
+    # Without a loop there is no kernel per step; for a CPU, XLA takes seconds to compile that.
+    _, path = jax.lax.platform_dependent(
+        start,
+        (read, following, rows.is_first[following]),
+        cpu=scan,
+        default=functools.partial(scan, unroll=True),
+    )
     return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), start, path)
 
 

@@ -124,7 +124,8 @@ class AtariWorld:
 
     def make_network(self, env: HostEnvironment) -> MadeNetwork:
         """The paper's network, or the smaller one."""
-        made_with = {"torso": self._config.torso, "hidden": self._config.hidden}
+        names = ("torso", "hidden", "torso_dtype")
+        made_with = {name: getattr(self._config, name) for name in names}
         return MadeNetwork(networks.atari_network(env.num_actions, **made_with), made_with)
 
     def no_film(self) -> None:

@@ -3,9 +3,9 @@
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
-from bqfd_jax import checks
+from bqfd_jax import checks, networks
 from bqfd_jax.agents.config import (
     AnyAgentConfig,
     BootstrappedConfig,
@@ -96,6 +96,9 @@ class RunConfig:
     up to these."""
     hidden: int = 64
     """Width of the network's value and advantage streams (and of dense layers before them)."""
+    torso_dtype: Literal["float32", "bfloat16"] = "float32"
+    """What the network computes in before those streams; bfloat16 is meant for accelerators.
+    Parameters, Q-values and losses are always float32."""
     video: bool = True
     """Film one evaluation episode in the end, if the environment can be rendered."""
     tensorboard: bool = False
@@ -203,6 +206,7 @@ class RunConfig:
     def check(self) -> None:
         """Raises `OptionError` or `UsageError` for values that cannot be meant."""
         checks.one_of(tuple(AGENTS), agent=self.agent)
+        checks.one_of(networks.TORSO_DTYPES, torso_dtype=self.torso_dtype)
         checks.at_least(
             0,
             **self._values("seed", "learning_starts", "replay_rows", "demo_rows", "eval_period"),

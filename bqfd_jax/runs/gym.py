@@ -131,7 +131,7 @@ class GymWorld:
 
     def make_network(self, env: HostEnvironment) -> MadeNetwork:
         """Dense layers for vectors, convolutions for images, of the config's width."""
-        made_with = {"hidden": self._config.hidden}
+        made_with = {"hidden": self._config.hidden, "torso_dtype": self._config.torso_dtype}
         network = for_observation(
             tuple(env.frame_shape),
             env.frame_dtype,

@@ -280,8 +280,8 @@ class HostLoop:
       learning_starts: agent steps before the first update.
       one_call: act and learn in one call.  With a small network a call costs as much as an update,
         so that waiting for the learning as well is the cheaper choice.
-      join_updates: make the updates that are due together one call; unless given, where a call is
-        expensive beside an update, which is everywhere but on a CPU.
+      join_updates: make the updates that are due together one call; unless given, everywhere but
+        on a CPU, where a call costs little and convolutions in a loop are several times slower.
     """
 
     def __init__(
