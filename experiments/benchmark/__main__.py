@@ -5,6 +5,7 @@ python -m experiments.benchmark replay --rows 100000
 python -m experiments.benchmark atari
 python -m experiments.benchmark memory
 python -m experiments.benchmark gym
+python -m experiments.benchmark seeds
 """
 
 from collections.abc import Sequence
@@ -17,12 +18,13 @@ from .. import commands
 from .atari import atari
 from .gym import gym
 from .replay import memory, replay
+from .seeds import seeds
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the benchmark that the command line names."""
     tyro.extras.subcommand_cli_from_dict(
-        {"replay": replay, "atari": atari, "memory": memory, "gym": gym},
+        {"replay": replay, "atari": atari, "memory": memory, "gym": gym, "seeds": seeds},
         args=arguments,
         description=__doc__,
         prog=commands.prog(__package__),
