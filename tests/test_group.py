@@ -12,12 +12,13 @@ from run_sinks import Noting, StopAt
 from bqfd_jax import load_policy
 from bqfd_jax.checks import OptionError
 from bqfd_jax.runs import folder, group, host_run, lockstep, machine
+from bqfd_jax.runs.atari import AtariConfig
 from bqfd_jax.runs.checkpoint import Checkpointer
 from bqfd_jax.runs.errors import RunError, Stopped, UsageError
 from bqfd_jax.runs.gym import GymConfig
 from bqfd_jax.runs.journal import Journal
 from bqfd_jax.runs.metrics import read_jsonl
-from bqfd_jax.runs.run import Run, load_job
+from bqfd_jax.runs.run import Run, load_job, start
 from experiments import commands
 from experiments.gym import __main__ as gym
 from experiments.gym import training
@@ -114,6 +115,40 @@ def test_each_seed_is_a_run_alone(whole, tmp_path):
     assert len({summary["demo"]["steps"] for summary in summaries}) == 2
     assert states[0].replay.visit_count.shape == states[1].replay.visit_count.shape
     assert (own_rows(states[0]).frame != own_rows(states[1]).frame).any()
+
+
+@pytest.mark.slow
+def test_each_seed_of_a_game_is_a_run_alone(tmp_path):
+    base = AtariConfig.of("laptop", "Breakout")
+    config = dataclasses.replace(
+        base,
+        demo=("none",),
+        agent="dqn",
+        seed=SEEDS[0],
+        seeds_per_program=2,
+        steps=120,
+        envs=3,
+        update_period=6,
+        learning_starts=60,
+        log_period=60,
+        eval_period=60,
+        eval_episodes=2,
+        eval_max_steps=20,
+        checkpoint_period=60,
+        hidden=8,
+        video=False,
+        out=tmp_path / "together",
+        dqn=dataclasses.replace(base.dqn, batch_size=4),
+    )
+    group.start(group.load_jobs(config), Noting())
+    for seed in SEEDS:
+        single = alone(config, seed, tmp_path / str(seed))
+        start(load_job(single), Noting())
+        ours = config.out / f"seed-{seed}"
+        check_same(state_of(ours), state_of(single.out))
+        assert [row.get("eval_mean") for row in read_jsonl(ours / "metrics.jsonl")] == [
+            row.get("eval_mean") for row in read_jsonl(single.out / "metrics.jsonl")
+        ]
 
 
 @pytest.mark.slow
