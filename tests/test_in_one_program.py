@@ -1,5 +1,8 @@
 """States, calls and pools of several runs: what leads with the runs is what each would be alone."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,6 +47,20 @@ def test_runs_that_are_joined_come_apart_again():
         assert int(back["step"]) == number
     with pytest.raises(IndexError, match="no run 3 among 3"):
         of_run(joined, 3)
+
+
+def test_runs_are_spread_over_devices():
+    code = (
+        "import jax, jax.numpy as jnp\n"
+        "jax.config.update('jax_num_cpu_devices', 2)\n"
+        "from bqfd_jax.training.group import join, of_run\n"
+        "joined = join(({'x': jnp.full(3, k), 'key': jax.random.key(k)} for k in range(4)), 4)\n"
+        "print([shard.data.shape for shard in joined['x'].addressable_shards])\n"
+        "print([of_run(joined, k)['x'].tolist()[0] for k in range(4)])\n"
+        "print(all(bool(of_run(joined, k)['key'] == jax.random.key(k)) for k in range(4)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[(2, 3), (2, 3)]", "[0, 1, 2, 3]", "True"]
 
 
 def test_a_shared_argument_has_no_axis_of_runs():
