@@ -164,6 +164,12 @@ def test_each_folder_serves_the_commands_for_runs(whole, tmp_path):
     shutil.copytree(out / f"seed-{SEEDS[1]}", copy)
     # One goes on alone, from where the program has left it.
     assert Run.load(copy).resume(steps=280)["steps"] == 280
+    # And one that has lost the other is a group of one.
+    shutil.copytree(out / "seed-3", tmp_path / "one" / "seed-3")
+    (newest,) = (tmp_path / "one" / "seed-3" / "checkpoints").glob("*-step-240")
+    shutil.rmtree(newest)
+    (summary,) = group.resume(tmp_path / "one", sink=Noting())
+    assert summary["evaluations"][-1]["step"] == 240
     commands.compare(tuple(folder.seed_folders(out).values()), tmp_path / "comparison")
     assert (tmp_path / "comparison" / "comparison.md").exists()
 

@@ -63,7 +63,7 @@ def load_jobs(config: RunConfig, shown: Shown = lambda config: None) -> list[Job
     first, num_runs = jobs[0], len(jobs)
     # Every CPU device has the same memory; other devices have their own.
     shares = 1 if jax.devices()[0].platform == "cpu" else runs_sharding(num_runs).mesh.size
-    check_memory(first.replay, num_runs // shares + (1 if num_runs > 1 else 0))
+    check_memory(first.replay, num_runs // shares + 1)
     # What is compiled is compiled once.
     return [
         dataclasses.replace(job, agent=first.agent, replay=first.replay, trainer=first.trainer)
