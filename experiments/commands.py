@@ -127,7 +127,11 @@ def resume(
       steps: Another length, in agent steps; extends a finished run.
       trust_config: Import the modules that the run's config.json names, which runs their code.
     """
-    if not (run / "config.json").exists() and folder.seed_folders(run):
+    seeds = {} if (run / "config.json").exists() else folder.seed_folders(run)
+    if seeds:
+        # Small networks are faster on one device, games on as many as there are cores.
+        if folder.read_config(min(seeds.values())).get("experiment") == "atari":
+            console.use_all_cores()
         with console.terminal() as sink:
             group.resume(run, steps=steps, trust_config=trust_config, sink=sink)
         return

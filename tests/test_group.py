@@ -12,12 +12,13 @@ from run_sinks import Noting, StopAt
 from bqfd_jax import load_policy
 from bqfd_jax.checks import OptionError
 from bqfd_jax.runs import folder, group, host_run, lockstep, machine
+from bqfd_jax.runs.atari import AtariConfig
 from bqfd_jax.runs.checkpoint import Checkpointer
 from bqfd_jax.runs.errors import RunError, Stopped, UsageError
 from bqfd_jax.runs.gym import GymConfig
 from bqfd_jax.runs.journal import Journal
 from bqfd_jax.runs.metrics import read_jsonl
-from bqfd_jax.runs.run import Run, load_job
+from bqfd_jax.runs.run import Run, load_job, start
 from experiments import commands
 from experiments.gym import __main__ as gym
 from experiments.gym import training
@@ -116,6 +117,41 @@ def test_each_seed_is_a_run_alone(whole, tmp_path):
     assert (own_rows(states[0]).frame != own_rows(states[1]).frame).any()
 
 
+@pytest.mark.slow
+def test_each_seed_of_a_game_is_a_run_alone(tmp_path):
+    base = AtariConfig.of("laptop", "Breakout")
+    config = dataclasses.replace(
+        base,
+        demo=("none",),
+        agent="dqn",
+        seed=SEEDS[0],
+        seeds_per_program=2,
+        steps=120,
+        envs=3,
+        update_period=6,
+        learning_starts=60,
+        log_period=60,
+        eval_period=60,
+        eval_episodes=2,
+        eval_max_steps=20,
+        checkpoint_period=60,
+        hidden=8,
+        video=False,
+        out=tmp_path / "together",
+        dqn=dataclasses.replace(base.dqn, batch_size=4),
+    )
+    group.start(group.load_jobs(config), Noting())
+    for seed in SEEDS:
+        single = alone(config, seed, tmp_path / str(seed))
+        start(load_job(single), Noting())
+        ours = config.out / f"seed-{seed}"
+        check_same(state_of(ours), state_of(single.out))
+        assert [row.get("eval_mean") for row in read_jsonl(ours / "metrics.jsonl")] == [
+            row.get("eval_mean") for row in read_jsonl(single.out / "metrics.jsonl")
+        ]
+
+
+@pytest.mark.slow
 def test_each_folder_serves_the_commands_for_runs(whole, tmp_path):
     out, summaries, _ = whole
     for seed, summary in zip(SEEDS, summaries, strict=True):
@@ -128,6 +164,12 @@ def test_each_folder_serves_the_commands_for_runs(whole, tmp_path):
     shutil.copytree(out / f"seed-{SEEDS[1]}", copy)
     # One goes on alone, from where the program has left it.
     assert Run.load(copy).resume(steps=280)["steps"] == 280
+    # And one that has lost the other is a group of one.
+    shutil.copytree(out / "seed-3", tmp_path / "one" / "seed-3")
+    (newest,) = (tmp_path / "one" / "seed-3" / "checkpoints").glob("*-step-240")
+    shutil.rmtree(newest)
+    (summary,) = group.resume(tmp_path / "one", sink=Noting())
+    assert summary["evaluations"][-1]["step"] == 240
     commands.compare(tuple(folder.seed_folders(out).values()), tmp_path / "comparison")
     assert (tmp_path / "comparison" / "comparison.md").exists()
 
@@ -138,26 +180,21 @@ def test_the_sink_is_told_which_seed_is_meant(whole):
     assert any(line.startswith("seed 4: checkpoint at step 240") for line in sink.lines)
 
 
-def test_a_group_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch):
-    """Up to the episodes, which begin anew as in a run alone."""
+def test_a_group_that_was_stopped_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(lockstep, "_CHUNK", 1)
     out = tmp_path / "stopped"
     with pytest.raises(Stopped, match=rf"at step 100; continue with `bqfd resume {out}`"):
         training.train_seeds(tiny(out), StopAt(step=100))
-    single = tmp_path / "single"
-    with pytest.raises(Stopped, match="at step 100"):
-        training.train(alone(tiny(out), SEEDS[1], single), StopAt(step=100))
     sink = Noting()
     summaries = group.resume(out, sink=sink)
     assert "all resumed at step 100" in sink.lines
     assert [summary["steps"] for summary in summaries] == [240, 240]
-    Run.load(single).resume()
-    check_same(state_of(out / f"seed-{SEEDS[1]}"), state_of(single))
     rows = read_jsonl(out / f"seed-{SEEDS[1]}" / "metrics.jsonl")
     assert [row["step"] for row in rows if "loss" in row] == list(range(0, 241, 40))
     assert [row["step"] for row in rows if "eval_mean" in row] == [0, 120, 240]
 
 
+@pytest.mark.slow
 def test_stopping_in_an_evaluation_saves_all_and_only_what_is_missing_is_made_up_for(tmp_path):
     out = tmp_path / "out"
 
@@ -183,7 +220,7 @@ def test_seeds_that_stand_at_different_steps_go_back_to_one_that_all_have(tmp_pa
     sink = Noting()
     group.resume(out, sink=sink)
     told = "the seeds stand at different steps (seed-3 at step 240, seed-4 at step 120)"
-    assert f"{told}; all go on from 120" in sink.lines
+    assert f"{told}; all go on from 120" in sink.lines, sink.lines[:3]
     for seed in SEEDS:
         assert Checkpointer(out / f"seed-{seed}" / "checkpoints").steps() == [120, 240]
         rows = read_jsonl(out / f"seed-{seed}" / "metrics.jsonl")
@@ -211,6 +248,7 @@ def test_seeds_that_went_on_alone_are_not_thrown_back(tmp_path, saved):
         group._common_steps(saved, Noting())
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_sends_all_further_back(tmp_path, whole):
     out = tmp_path / "damaged"
     shutil.copytree(whole[0], out)
@@ -221,6 +259,7 @@ def test_a_damaged_checkpoint_sends_all_further_back(tmp_path, whole):
     assert "all resumed at step 120" in sink.lines
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_leaves_the_other_seeds_sound(tmp_path, monkeypatch):
     log = host_run.HostRun.log
 

@@ -29,7 +29,7 @@ from bqfd_jax.runs.run import KINDS, Run, describe, load_job, prepared
 from bqfd_jax.runs.sinks import Prefixed, Sink
 from bqfd_jax.training.group import join, make_group_trainer
 from bqfd_jax.training.on_device import runs_sharding
-from bqfd_jax.training.on_host import HostTrainState
+from bqfd_jax.training.on_host import HostLoop, HostTrainState
 
 # What is shown to a seed; None: what its config names.
 Shown = Callable[[RunConfig], Sequence[Demonstration] | None]
@@ -63,7 +63,7 @@ def load_jobs(config: RunConfig, shown: Shown = lambda config: None) -> list[Job
     first, num_runs = jobs[0], len(jobs)
     # Every CPU device has the same memory; other devices have their own.
     shares = 1 if jax.devices()[0].platform == "cpu" else runs_sharding(num_runs).mesh.size
-    check_memory(first.replay, num_runs // shares + (1 if num_runs > 1 else 0))
+    check_memory(first.replay, num_runs // shares + 1)
     # What is compiled is compiled once.
     return [
         dataclasses.replace(job, agent=first.agent, replay=first.replay, trainer=first.trainer)
@@ -143,26 +143,34 @@ def resume(
 def opened(jobs: Sequence[Job], sink: Sink) -> Iterator[list[HostRun]]:
     """Runs in the folders of their configs that share a loop, all at the same step."""
     first, num_runs = jobs[0], len(jobs)
-    seeds = [job.config.seed for job in jobs]
-    sinks = [Prefixed(sink, f"seed {seed}") for seed in seeds]
+    sinks = [Prefixed(sink, f"seed {job.config.seed}") for job in jobs]
     with ExitStack() as stack:
         journals = [
             stack.enter_context(prepared(job, own)) for job, own in zip(jobs, sinks, strict=True)
         ]
         sink.say(describe(first, journals[0].folder.parent, num_runs))
         resumed_at, state = _restore(jobs, journals, sink) if first.config.resume else (None, None)
-        if resumed_at is None:
-            state = join((job.init() for job in jobs), num_runs)
-        else:
+        if resumed_at is not None:
             sink.say(f"all resumed at step {resumed_at}")
-        env = RunsOfPool(first.world.training(resumed_at or 0, seeds), num_runs)
-        trainer = make_group_trainer(first.agent, first.replay, num_runs)
-        loop = first.make_loop(state, env, trainer)
-        loop.scores = GroupScores(num_runs, env.num_lanes)
+        loop = make_loop(jobs, state, resumed_at or 0)
         yield [
             HostRun(job, journal, own, Share(loop, number), resumed_at)
             for number, (job, journal, own) in enumerate(zip(jobs, journals, sinks, strict=True))
         ]
+
+
+def make_loop(
+    jobs: Sequence[Job], state: HostTrainState | None = None, resumed_at: int = 0
+) -> HostLoop:
+    """The loop of all jobs, from their beginning or from a state that leads with the runs."""
+    first, num_runs = jobs[0], len(jobs)
+    if state is None:
+        state = join((job.init() for job in jobs), num_runs)
+    pool = first.world.training(resumed_at, [job.config.seed for job in jobs])
+    env = RunsOfPool(pool, num_runs)
+    loop = first.make_loop(state, env, make_group_trainer(first.agent, first.replay, num_runs))
+    loop.scores = GroupScores(num_runs, env.num_lanes)
+    return loop
 
 
 def _restore(
@@ -194,7 +202,8 @@ def _common_steps(saved: Mapping[Path, Sequence[int]], sink: Sink) -> list[int]:
       UsageError: there is none, though more was saved than what a program that is killed leaves.
     """
     common = sorted(set.intersection(*map(set, saved.values())), reverse=True)
-    listed = ", ".join(f"{path.name} at step {[*steps, None][-1]}" for path, steps in saved.items())
+    stands = {path: f"step {steps[-1]}" if steps else "no step" for path, steps in saved.items()}
+    listed = ", ".join(f"{path.name} at {where}" for path, where in stands.items())
     if common:
         if any(steps[-1] != common[0] for steps in saved.values()):
             sink.say(f"the seeds stand at different steps ({listed}); all go on from {common[0]}")

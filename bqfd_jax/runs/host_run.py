@@ -35,6 +35,7 @@ class Share:
 
     def __init__(self, loop: on_host.HostLoop, number: int | None = None):
         self.loop, self._number = loop, number
+        self.is_alone = number is None
 
     @property
     def step(self) -> int:
@@ -44,7 +45,7 @@ class Share:
     def take(self, select: Callable[[on_host.HostTrainState], Part]) -> Part:
         """A part of the run's state; of a group's state only that part is copied."""
         part = select(self.loop.state)
-        return part if self._number is None else group.of_run(part, self._number)
+        return part if self.is_alone else group.of_run(part, self._number)
 
     @property
     def state(self) -> on_host.HostTrainState:

@@ -76,7 +76,7 @@ def _how_to_go_on(runs: Sequence[HostRun]) -> str:
     folder = runs[0].journal.folder
     if folder is None:
         return "nothing was saved, as there is no run folder"
-    return f"continue with `bqfd resume {folder if len(runs) == 1 else folder.parent}`"
+    return f"continue with `bqfd resume {folder if runs[0].loop.is_alone else folder.parent}`"
 
 
 class _Course:
@@ -84,12 +84,12 @@ class _Course:
 
     def __init__(self, runs: Sequence[HostRun]):
         self._runs, self._config = runs, runs[0].config
-        self._loop = runs[0].loop.loop
+        self._loop, self._is_alone = runs[0].loop.loop, runs[0].loop.is_alone
 
     def _read(self) -> list[tuple[Any, dict[str, Any]]]:
         """Of each run, how many updates there were since the last time, and their means."""
         self._loop.state, counts, means = self._loop.trainer.read(self._loop.state)
-        if len(self._runs) == 1:
+        if self._is_alone:
             return [(counts, means)]
         counts, means = jax.tree.map(np.asarray, (counts, means))
         return [
@@ -194,7 +194,7 @@ class _Training(_Course):
 
     def _go_on(self, num_steps: int) -> None:
         finished = self._loop.run(num_steps)
-        if len(self._runs) == 1:
+        if self._is_alone:
             self._scores[0] += finished
         else:
             for number, score in finished:

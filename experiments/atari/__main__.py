@@ -48,6 +48,7 @@ def train(config: AtariConfig) -> None:
         if config.shows_demonstrations:
             sink.say("playing the demonstration back ...")
         if config.seeds_per_program > 1:
+            console.use_all_cores()
             group.start(group.load_jobs(config), sink)
         else:
             start(load_job(config), sink)

@@ -6,6 +6,7 @@ python -m experiments.benchmark atari
 python -m experiments.benchmark memory
 python -m experiments.benchmark gym
 python -m experiments.benchmark peers
+python -m experiments.benchmark seeds
 """
 
 from collections.abc import Sequence
@@ -19,12 +20,20 @@ from .atari import atari
 from .gym import gym
 from .peers import peers
 from .replay import memory, replay
+from .seeds import seeds
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the benchmark that the command line names."""
     tyro.extras.subcommand_cli_from_dict(
-        {"replay": replay, "atari": atari, "memory": memory, "gym": gym, "peers": peers},
+        {
+            "replay": replay,
+            "atari": atari,
+            "memory": memory,
+            "gym": gym,
+            "peers": peers,
+            "seeds": seeds,
+        },
         args=arguments,
         description=__doc__,
         prog=commands.prog(__package__),
