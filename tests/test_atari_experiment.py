@@ -20,7 +20,7 @@ from run_sinks import Noting, StopAt
 
 import bqfd_jax
 from bqfd_jax import demos
-from bqfd_jax.runs import host_run, report
+from bqfd_jax.runs import host_run, pretraining, report
 from bqfd_jax.runs.atari import AtariConfig
 from bqfd_jax.runs.checkpoint import Checkpointer, CheckpointError
 from bqfd_jax.runs.errors import RunError, Stopped, UsageError
@@ -346,7 +346,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_before_it_is_saved(config):
     ],
 )
 def test_wherever_a_run_is_stopped_nothing_is_missing_when_it_goes_on(config, monkeypatch, where):
-    monkeypatch.setattr(host_run, "_CHUNK", 1)
+    for module in (host_run, pretraining):
+        monkeypatch.setattr(module, "CHUNK", 1)
     with pytest.raises(Stopped, match="bqfd resume"):
         train(config, StopAt(**where))
     summary = train(dataclasses.replace(config, resume=True))

@@ -23,7 +23,7 @@ from bqfd_jax import demos, load_policy
 from bqfd_jax.demos import DemonstrationError
 from bqfd_jax.demos.making import scripts
 from bqfd_jax.envs.host import HostEnvironmentError
-from bqfd_jax.runs import host_run
+from bqfd_jax.runs import host_run, pretraining
 from bqfd_jax.runs.errors import RunError, Stopped, UsageError
 from bqfd_jax.runs.gym import GymConfig
 from bqfd_jax.runs.metrics import read_jsonl
@@ -98,7 +98,8 @@ def test_the_folder_is_as_ataris(whole):
 
 def test_a_stopped_run_goes_on_and_a_finished_one_can_be_played(tmp_path, monkeypatch):
     out = tmp_path / "stopped"
-    monkeypatch.setattr(host_run, "_CHUNK", 1)
+    for module in (host_run, pretraining):
+        monkeypatch.setattr(module, "CHUNK", 1)
     with pytest.raises(Stopped, match=r"in the evaluation at step 0.*bqfd resume"):
         training.train(tiny(out), StopAt(updates=5))
     assert not (out / "summary.json").exists()
