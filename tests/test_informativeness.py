@@ -154,6 +154,7 @@ def test_mostly_one_thing():
     actions = np.where(rng.random(800) < 0.1, rng.integers(0, A, 800), 1)
     found = measured(demonstration(rng.normal(size=(800, 4)).astype(np.float32), actions))
     assert "it mostly does one thing (action 1, 9" in found.in_words()
+    assert "it mostly does one thing (UP, 9" in found.in_words(["NOOP", "UP", "DOWN"])
 
 
 def test_wide_numbers_are_seen_as_jax_sees_them():

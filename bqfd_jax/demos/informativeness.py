@@ -6,7 +6,7 @@ one is right most of the time whether or not there was a reason for it.  So what
 network adds to the last action: which action, and when, beyond "the same again".
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -64,8 +64,8 @@ class Measure(NamedTuple):
         """Which part of the uncertainty that the last action leaves the observation takes away."""
         return self.gain / self.last.bits if self.last and self.last.bits > 0 else 0.0
 
-    def in_words(self) -> str:
-        """What that means for learning."""
+    def in_words(self, names: Sequence[str] | None = None) -> str:
+        """What that means for learning; `names` are those of the actions."""
         if self.entropy == 0:
             return (
                 "it does the same at every step: whoever copies it does so too, and there is "
@@ -79,10 +79,11 @@ class Measure(NamedTuple):
         is_mostly_one = self.entropy < self.most_entropy / 2 or self.most_frequent_share > 0.6
         if self.gain < 2 * self.gain_error or self.gain_share < _LITTLE:
             if is_mostly_one:
+                one = names[self.most_frequent] if names else f"action {self.most_frequent}"
                 return (
-                    f"it mostly does one thing (action {self.most_frequent}, "
-                    f"{self.most_frequent_share:.0%}), which is easily copied; when it does "
-                    "something else, and what, does not follow from what is seen"
+                    f"it mostly does one thing ({one}, {self.most_frequent_share:.0%}), which is "
+                    "easily copied; when it does something else, and what, does not follow from "
+                    "what is seen"
                 )
             return "its actions say little: expect no help from copying them"
         share = f"what is seen takes away {self.gain_share:.0%} of the doubt about the next action"
