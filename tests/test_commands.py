@@ -45,7 +45,7 @@ def test_help_tells_of_the_chosen_agent_alone(run_here):
         assert len(text.splitlines()) < 220
     code, text = run_here(atari, "--help-all")
     assert code == 0
-    assert text.count(".learning-rate") == 4
+    assert text.count(".learning-rate") == 5
 
 
 def test_what_help_hides_can_be_given():

@@ -8,7 +8,7 @@ import pytest
 import bqfd_jax
 from bqfd_jax import demos
 from bqfd_jax.agents import CloneConfig
-from bqfd_jax.demos import informativeness
+from bqfd_jax.demos import guesses, informativeness
 from experiments.demos import show
 
 QUICK = CloneConfig(
@@ -71,32 +71,66 @@ def test_entropy_and_holds_by_hand():
 def test_the_guesses_by_hand():
     guess = np.log([[0.5, 0.25, 0.25], [0.5, 0.125, 0.375], [0.5, 0.25, 0.25]])
     # The first step of an episode has no last action; then 0 again; then 2 after 0.
-    found = informativeness._foretold(guess[[0, 1, 1]], np.array([0, 0, 2]), np.array([3, 0, 0]))
+    found = guesses.judge(guess[[0, 1, 1]], np.array([0, 0, 2]), np.array([3, 0, 0]))
     np.testing.assert_allclose(found.accuracy, 2 / 3)
     np.testing.assert_allclose(found.bits, (1 + 1 - np.log2(0.375)) / 3)
     assert found.changes == 1.0  # without 0, action 2 is the likeliest
-    found = informativeness._foretold(guess[[1]], np.array([1]), np.array([0]))
+    found = guesses.judge(guess[[1]], np.array([1]), np.array([0]))
     assert (found.accuracy, found.changes) == (0.0, 0.0)
-    assert informativeness._foretold(guess[[1]], np.array([1]), np.array([1])).changes is None
+    assert guesses.judge(guess[[1]], np.array([1]), np.array([1])).changes is None
 
 
 def test_what_follows_upon_an_action():
     # Upon 0 came 0, 0 and 1; the prior (a half, a quarter, a quarter) counts as one more.
-    log = informativeness._following(
-        np.array([0, 0, 1]), np.array([0, 0, 0]), np.log([0.5, 0.25, 0.25])
-    )
+    log = guesses.following(np.array([0, 0, 1]), np.array([0, 0, 0]), np.log([0.5, 0.25, 0.25]))
     np.testing.assert_allclose(np.exp(log[0]), [2.5 / 4, 1.25 / 4, 0.25 / 4])
     np.testing.assert_allclose(np.exp(log[1:]), [[0.5, 0.25, 0.25]] * 3)
 
 
-def test_what_says_nothing_gets_no_weight():
+def test_fitted_weights_by_hand():
+    # One feature of two choices, 0 and 1; the second is chosen in three of four: log 3.
+    features = np.tile([[[0.0], [1.0]]], (4000, 1, 1))
+    chosen = np.arange(4000) % 4 > 0
+    found = guesses._fitted(features, chosen.astype(int), np.zeros(1))
+    np.testing.assert_allclose(found, np.log(3), atol=5e-3)
+    # Of two examples the pull back to the start leaves little.
+    few = guesses._fitted(features[:2], np.array([1, 1]), np.zeros(1))
+    assert 0 < few < 0.8
+    np.testing.assert_array_equal(guesses._fitted(features[:0], chosen[:0], np.ones(1)), 1)
+
+
+def test_both_guesses_by_hand():
+    after = np.log([[0.6, 0.3, 0.1], [0.2, 0.3, 0.5]])
+    network = np.log([[0.2, 0.2, 0.6], [0.8, 0.1, 0.1]])
+    last = np.array([0, A])  # at the second an episode begins
+    plain = guesses.Weights(np.array([1.0, 0.0, 0.0]), np.array([1.0, 0.0]))
+    np.testing.assert_allclose(guesses.combine(after, network, last, plain), after)
+    # Whether it changes by the last action (0.6), to what by the network (2 to 6).
+    mixed = plain._replace(which=np.array([0.0, 1.0]))
+    found = np.exp(guesses.combine(after, network, last, mixed))
+    np.testing.assert_allclose(found, [[0.6, 0.1, 0.3], [0.2, 0.3, 0.5]])
+    # The other way round: whether by the network (0.2), to what by the last action (3 to 1).
+    mixed = plain._replace(when=np.array([0.0, 1.0, 0.0]))
+    found = np.exp(guesses.combine(after, network, last, mixed))
+    np.testing.assert_allclose(found, [[0.2, 0.6, 0.2], [0.2, 0.3, 0.5]])
+
+
+def test_weights_go_to_what_says_something():
     rng = np.random.default_rng(0)
-    right = np.log(np.array([[0.8, 0.1, 0.1]] * 500))
-    action = rng.choice(3, 500, p=[0.8, 0.1, 0.1])
-    noise = np.log(rng.dirichlet(np.ones(3), 500))
-    assert informativeness._weights(right, noise, action)[1] < 0.2
-    oracle = np.log(np.where(np.eye(3)[action] > 0, 0.98, 0.01))
-    assert informativeness._weights(right, oracle, action)[1] >= 1
+    after = np.log(np.array([[0.8, 0.1, 0.1]] * 600))
+    action = rng.choice(3, 600, p=[0.8, 0.1, 0.1])
+    last = np.zeros(600, int)
+    noise = np.log(rng.dirichlet(np.ones(3), 600))
+    when, which = guesses.fit_weights(after, noise, action, last)
+    assert max(abs(when[1]), abs(which[1])) < 0.3
+    # Knows left from right, and not when.
+    knows = np.log(np.where(action[:, None] == [0, 1, 2], [0.8, 0.19, 0.19], [0.8, 0.01, 0.01]))
+    knows[action == 0] = np.log([0.8, 0.1, 0.1])
+    when, which = guesses.fit_weights(after, knows, action, last)
+    assert which[1] > 0.5
+    gains = guesses.combine(after, knows, last, guesses.Weights(when, which))
+    here = np.arange(600), action
+    assert (gains - after)[here][action > 0].mean() > 0.4
 
 
 # --------------------------------------------------------------------------- made-up experts
@@ -149,11 +183,30 @@ def test_a_reason_to_change_is_found_beneath_the_holds():
     assert "follow from what is seen" in found.in_words()
 
 
+def test_who_says_which_but_not_when():
+    # Mostly nothing; now and then one of two, which is shown all the time.
+    rng = np.random.default_rng(11)
+    side = rng.integers(1, A, 800)
+    actions = np.where(rng.random(800) < 0.15, side, 0)
+    seen = one_hot(side)
+    found = measured(demonstration(seen, actions))
+    assert found.change_gain > 0.2
+    assert found.both.changes > found.last.changes + 0.2
+    # Were there no gain in bits, it would be said so.
+    only_which = found._replace(gain=0.0, gain_error=0.1)
+    assert (
+        "when they change does not follow from what is seen, but to what" in only_which.in_words()
+    )
+    neither = only_which._replace(change_gain=0.04, change_gain_error=0.01)
+    assert "it mostly does one thing" in neither.in_words()
+
+
 def test_mostly_one_thing():
     rng = np.random.default_rng(5)
     actions = np.where(rng.random(800) < 0.1, rng.integers(0, A, 800), 1)
     found = measured(demonstration(rng.normal(size=(800, 4)).astype(np.float32), actions))
     assert "it mostly does one thing (action 1, 9" in found.in_words()
+    assert "it mostly does one thing (UP, 9" in found.in_words(["NOOP", "UP", "DOWN"])
 
 
 def test_wide_numbers_are_seen_as_jax_sees_them():

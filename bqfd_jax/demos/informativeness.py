@@ -6,7 +6,7 @@ one is right most of the time whether or not there was a reason for it.  So what
 network adds to the last action: which action, and when, beyond "the same again".
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +16,8 @@ import numpy as np
 from bqfd_jax import networks
 from bqfd_jax.agents import clone
 from bqfd_jax.agents.config import CloneConfig
+from bqfd_jax.demos import guesses
+from bqfd_jax.demos.guesses import Foretold
 from bqfd_jax.networks import Network
 from bqfd_jax.replay import make_replay
 from bqfd_jax.replay.rows import Layout, stack_index
@@ -25,20 +27,12 @@ from bqfd_jax.types import Params, Row
 CONFIG = CloneConfig(updates=1_500, patience=500)
 _EVERY = 4  # one in so many episodes, or that part of all steps, is foretold
 _CHUNK = 256
-_BLOCKS = 20  # parts of what is foretold, whose differences tell how sure the gain is
-_LEAST_STEPS = 2 * _BLOCKS  # with fewer steps, or ...
+_LEAST_STEPS = 40  # with fewer steps to foretell, or ...
 _LEAST_CHANGES = 10  # ... with fewer changes of action among them, nothing can be said
 _LITTLE, _MUCH = 0.03, 0.15  # shares of the uncertainty that the observation takes away
+_FEW = 0.05  # share of the changes
 
 OnProgress = Callable[[int, int], None]  # (updates made, of how many at most)
-
-
-class Foretold(NamedTuple):
-    """How well one way of guessing foretells the actions."""
-
-    accuracy: float  # share of the steps whose action is the likeliest guess
-    bits: float  # cross-entropy per step
-    changes: float | None  # the same share where the action changes, if one is told so; None: never
 
 
 class Measure(NamedTuple):
@@ -58,14 +52,16 @@ class Measure(NamedTuple):
     both: Foretold | None = None  # by the observation and the last action
     gain: float = 0.0  # bits per step that the observation adds to the last action
     gain_error: float = 0.0  # standard error of that
+    change_gain: float = 0.0  # what it adds to the share that is right where the action changes
+    change_gain_error: float = 0.0  # standard error of that
 
     @property
     def gain_share(self) -> float:
         """Which part of the uncertainty that the last action leaves the observation takes away."""
         return self.gain / self.last.bits if self.last and self.last.bits > 0 else 0.0
 
-    def in_words(self) -> str:
-        """What that means for learning."""
+    def in_words(self, names: Sequence[str] | None = None) -> str:
+        """What that means for learning; `names` are those of the actions."""
         if self.entropy == 0:
             return (
                 "it does the same at every step: whoever copies it does so too, and there is "
@@ -77,18 +73,28 @@ class Measure(NamedTuple):
                 f"{self.num_changes} have another action than the one before"
             )
         is_mostly_one = self.entropy < self.most_entropy / 2 or self.most_frequent_share > 0.6
-        if self.gain < 2 * self.gain_error or self.gain_share < _LITTLE:
+        tells = self.gain > 2 * self.gain_error and self.gain_share >= _LITTLE
+        tells_which = self.change_gain > max(2 * self.change_gain_error, _FEW)
+        if not (tells or tells_which):
             if is_mostly_one:
+                one = names[self.most_frequent] if names else f"action {self.most_frequent}"
                 return (
-                    f"it mostly does one thing (action {self.most_frequent}, "
-                    f"{self.most_frequent_share:.0%}), which is easily copied; when it does "
-                    "something else, and what, does not follow from what is seen"
+                    f"it mostly does one thing ({one}, {self.most_frequent_share:.0%}), which is "
+                    "easily copied; when it does something else, and what, does not follow from "
+                    "what is seen"
                 )
             return "its actions say little: expect no help from copying them"
-        share = f"what is seen takes away {self.gain_share:.0%} of the doubt about the next action"
-        if self.gain_share < _MUCH:
-            return f"its actions say something: {share}; expect a little help from copying them"
-        return f"its actions follow from what is seen: {share}; copying them should help"
+        if tells:
+            told = f"what is seen takes away {self.gain_share:.0%} of the doubt about the next one"
+        else:
+            told = (
+                "when they change does not follow from what is seen, but to what does: "
+                f"{self.both.changes:.0%} of that is foretold, {self.last.changes:.0%} without "
+                "seeing"
+            )
+        if not tells or self.gain_share < _MUCH:
+            return f"its actions say something: {told}; expect some help from copying them"
+        return f"its actions follow from what is seen: {told}; copying them should help"
 
 
 def measure(
@@ -134,28 +140,37 @@ def measure(
     learnt_from = jax.tree.map(lambda field: np.asarray(field)[seen], rows)
     params = _train(learnt_from, network, stack, config, seed, on_progress)
 
-    frequent = np.log(_smoothed(np.bincount(action[seen], minlength=num_actions)))
-    after = _following(action[seen], last[seen], frequent)  # [A + 1, A]
+    frequent = np.log(guesses.smoothed(np.bincount(action[seen], minlength=num_actions)))
+    after = guesses.following(action[seen], last[seen], frequent)  # [A + 1, A]
     by_network = _log_probabilities(network, params, rows, stack)
     # What stopped the learning is not what is foretold, and so it can weigh the two up.
     judged = np.asarray(
         clone.held_out(learnt_from.is_first, learnt_from.is_last, config.held_out_every)
     )
     weigh = seen[judged] if judged.any() else seen
-    weights = _weights(after[last[weigh]], by_network(weigh), action[weigh])
-    guesses = {
+    weights = guesses.fit_weights(after[last[weigh]], by_network(weigh), action[weigh], last[weigh])
+    guess = {
         "frequent": np.broadcast_to(frequent, (len(asked), num_actions)),
         "last": after[last[asked]],
         "network": by_network(asked),
     }
-    guesses["both"] = _combined(guesses["last"], guesses["network"], weights)
-    found = {name: _foretold(guess, action[asked], last[asked]) for name, guess in guesses.items()}
-    # Likeliest is not always to go on, but that is what people mean.
-    guess = np.where(last < num_actions, last, told["most_frequent"])[asked]
-    found["last"] = found["last"]._replace(accuracy=float((guess == action[asked]).mean()))
+    guess["both"] = guesses.combine(guess["last"], guess["network"], last[asked], weights)
+    found = {name: guesses.judge(made, action[asked], last[asked]) for name, made in guess.items()}
+    # What usually follows need not be the same again, but that is what people mean.
+    again = np.where(last < num_actions, last, told["most_frequent"])[asked]
+    found["last"] = found["last"]._replace(accuracy=float((again == action[asked]).mean()))
     here = np.arange(len(asked)), action[asked]
-    gains = (guesses["both"][here] - guesses["last"][here]) / np.log(2)
-    return Measure(**told, **counts, **found, gain=float(gains.mean()), gain_error=_error(gains))
+    gains = (guess["both"][here] - guess["last"][here]) / np.log(2)
+    gain = {"gain": float(gains.mean()), "gain_error": guesses.standard_error(gains)}
+    right = {
+        name: guesses.right_at_changes(guess[name], action[asked], last[asked]).astype(float)
+        for name in ("both", "last")
+    }
+    better = right["both"] - right["last"]
+    if len(better):
+        gain["change_gain"] = float(better.mean())
+        gain["change_gain_error"] = guesses.standard_error(better)
+    return Measure(**told, **counts, **found, **gain)
 
 
 def _overall(action: np.ndarray, last: np.ndarray, num_actions: int) -> dict[str, Any]:
@@ -175,19 +190,6 @@ def _last_actions(rows: Row, num_actions: int) -> np.ndarray:
     """What was done at the row before, `[E]`; `num_actions` where an episode begins."""
     before = np.concatenate([[num_actions], np.asarray(rows.action)[:-1]])
     return np.where(np.asarray(rows.is_first), num_actions, before).astype(np.int64)
-
-
-def _smoothed(counts: np.ndarray) -> np.ndarray:
-    """Shares of which none is 0."""
-    return (counts + 0.5) / (counts + 0.5).sum()
-
-
-def _following(action: np.ndarray, last: np.ndarray, frequent: np.ndarray) -> np.ndarray:
-    """Log-probabilities `[A + 1, A]` of the next action given the last; `frequent` is the prior."""
-    counts = np.zeros((len(frequent) + 1, len(frequent)))
-    np.add.at(counts, (last, action), 1)
-    counts += np.exp(frequent)
-    return np.log(counts / counts.sum(axis=1, keepdims=True))
 
 
 # --- The network ---
@@ -261,41 +263,3 @@ def _log_probabilities(
         return np.concatenate(parts)[: len(index)].astype(np.float64)
 
     return ask
-
-
-# --- Guesses ---
-
-
-def _combined(
-    after: np.ndarray, by_network: np.ndarray, weights: tuple[float, float]
-) -> np.ndarray:
-    logits = weights[0] * after + weights[1] * by_network
-    return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
-
-
-def _weights(after: np.ndarray, by_network: np.ndarray, action: np.ndarray) -> tuple[float, float]:
-    """How much of each log-probability, `[n, A]`, foretells the actions best."""
-    here = np.arange(len(action)), action
-    tried = [(1.0, 0.0)]
-    tried += [(a, b) for a in np.linspace(0, 1.25, 11) for b in np.linspace(0, 1.5, 13) if b > 0]
-    return max(tried, key=lambda pair: _combined(after, by_network, pair)[here].mean())
-
-
-def _foretold(guess: np.ndarray, action: np.ndarray, last: np.ndarray) -> Foretold:
-    """How good log-probabilities `[n, A]` are; where the action changes, the last is ruled out."""
-    here = np.arange(len(action)), action
-    changed = np.flatnonzero((last < guess.shape[1]) & (action != last))
-    others = guess[changed].copy()
-    others[np.arange(len(changed)), last[changed]] = -np.inf
-    right = others.argmax(axis=1) == action[changed]
-    return Foretold(
-        accuracy=float((guess.argmax(axis=1) == action).mean()),
-        bits=float(-guess[here].mean() / np.log(2)),
-        changes=float(right.mean()) if len(changed) else None,
-    )
-
-
-def _error(gains: np.ndarray) -> float:
-    """Standard error of the mean of gains that follow each other, and so are alike."""
-    means = [part.mean() for part in np.array_split(gains, min(_BLOCKS, len(gains)))]
-    return float(np.std(means, ddof=1) / np.sqrt(len(means))) if len(means) > 1 else float("inf")

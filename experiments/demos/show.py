@@ -1,6 +1,7 @@
 """`python -m experiments.demos show`: what a demonstration is like, in text, picture and film."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -155,15 +156,20 @@ def _reward_lines(rewards: list[np.ndarray]) -> list[str]:
 
 
 def _action_lines(demonstration: demos.Demonstration) -> list[str]:
-    meaning, num_actions = demonstration.action_meaning, demos.num_actions_of(demonstration)
-    counts = np.bincount(demonstration.actions, minlength=num_actions)
+    names = _action_names(demonstration)
+    counts = np.bincount(demonstration.actions, minlength=len(names))
     shares = counts / counts.sum()
     changes = 1 + np.count_nonzero(np.diff(demonstration.actions.astype(int)))
     lines = [f"actions (one lasts {len(demonstration.actions) / changes:.1f} steps in the mean):"]
-    for action, (count, share) in enumerate(zip(counts, shares, strict=True)):
-        name = str(action) if meaning is None else NAMES[meaning[action]]
+    for name, count, share in zip(names, counts, shares, strict=True):
         lines.append(f"  {name:>13} {count:>7,} {share:>6.1%} {'█' * round(40 * share)}")
     return lines
+
+
+def _action_names(demonstration: demos.Demonstration) -> list[str]:
+    if demonstration.action_meaning is None:
+        return [str(action) for action in range(demos.num_actions_of(demonstration))]
+    return [NAMES[meaning] for meaning in demonstration.action_meaning]
 
 
 # --- How informative its actions are ---
@@ -186,11 +192,11 @@ def _measured(demonstration: demos.Demonstration, rows: Row) -> str:
             found = demos.measure(rows, num_actions, config=CONFIG, on_progress=tell)
         except ValueError as error:
             return f"how much its actions say was not measured: {error}"
-    return describe_measure(found)
+    return describe_measure(found, _action_names(demonstration))
 
 
-def describe_measure(found: demos.Measure) -> str:
-    """How informative a demonstration's actions are, as text."""
+def describe_measure(found: demos.Measure, names: Sequence[str] | None = None) -> str:
+    """How informative a demonstration's actions are, as text; `names` are those of the actions."""
     lines = [
         f"its actions have {found.entropy:.2f} of {found.most_entropy:.2f} bits per step, and one "
         f"lasts {found.mean_hold:.1f} steps"
@@ -211,7 +217,7 @@ def describe_measure(found: demos.Measure) -> str:
         if guess is not None:
             changes = "-" if guess.changes is None else f"{guess.changes:.0%}"
             lines.append(f"{name:>33} {guess.accuracy:>6.0%} {guess.bits:>6.2f} {changes:>24}")
-    return "\n".join([*lines, f"in short: {found.in_words()}"])
+    return "\n".join([*lines, f"in short: {found.in_words(names)}"])
 
 
 # --- Picture and film ---
