@@ -295,7 +295,7 @@ def test_the_way_to_the_nearest_dot_goes_around_walls_and_through_the_tunnel():
 
 def test_ms_pacman_sees_the_dots_around_her():
     emulator = ale.Ale("MsPacman")
-    for action in demos.load_named("MsPacman").actions[:100]:
+    for action in demos.load_named("MsPacman", "search").actions[:100]:
         emulator.step(int(action))
     value = shaping.of("MsPacman").potential
     # A dot is never far when few are eaten.
@@ -333,7 +333,7 @@ def test_a_plan_plays_back_in_both_emulators(clumsy):
     # It checks scores and ends.
     rows = demos.play(demonstration, gamma=0.9)
     assert len(rows.action) == demonstration.num_rows
-    shipped = demos.load_named("Breakout")
+    shipped = demos.load_named("Breakout", "search")
     assert demonstration.configuration == shipped.configuration
     assert demonstration.action_meaning == shipped.action_meaning
 
