@@ -44,7 +44,7 @@ class Hints:
     horizon: int = 30  # agent steps that are imagined
     continuations: int = 4  # second holds that are imagined after a promising first one
     hope: float = 0.5  # weight of the best future; the mean of all gets the rest
-    margin: float = 0.1  # rewards of the usual size by which another key must be better
+    margin: float = 0.03  # rewards of the usual size by which another key must be better
     unit: float | None = None  # points of a reward of the usual size; None: found on the way
     life: float = 30.0  # rewards of the usual size that a life is worth
 
@@ -131,6 +131,11 @@ def _seaquest(emulator: Ale) -> Potential:
     return potential
 
 
+def _video_pinball(emulator: Ale) -> Potential:
+    """A ball in play."""
+    return lambda ram: -10.0 * bool(ram[67] == 149 and ram[68] >= 130)
+
+
 _SHOOTING = {
     "keys": (_FIRE, _UP_FIRE, _RIGHT_FIRE, _LEFT_FIRE, _DOWN_FIRE),
     "horizon": 24,
@@ -163,5 +168,11 @@ TABLE = {
         life=300.0,
     ),
     "Seaquest": Hints(look=_seaquest, **_SHOOTING, unit=20.0, life=100.0),
-    "VideoPinball": Hints(keys=(0, _UP, _RIGHT, _LEFT, _DOWN), horizon=24, continuations=5),
+    "VideoPinball": Hints(
+        look=_video_pinball,
+        keys=(0, _FIRE, _UP, _RIGHT, _LEFT, _DOWN),
+        horizon=24,
+        continuations=3,
+        unit=100.0,
+    ),
 }

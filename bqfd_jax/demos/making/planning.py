@@ -59,6 +59,7 @@ def settings(
         # Attention lapses by the second, however often a game asks for a decision.
         lapse_probability=min(1.0, 0.03 * carelessness * known.pace),
         lapse_steps=round(40 * carelessness),
+        lets_go=skill < 0.25,
         late_steps=round(2 * carelessness**2),
     )
 

@@ -17,6 +17,10 @@ from bqfd_jax.demos.making.hints import Hints, Potential
 from bqfd_jax.demos.making.search import Game, Judge
 from bqfd_jax.envs import ale
 
+NOOP = 0  # its number among the console's 18 actions
+# First keys that get a closer look.
+_PROMISING = 4
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -28,7 +32,8 @@ class Settings:
     hope: float  # weight of the best future; the mean of all gets the rest
     margin: float  # rewards of the usual size by which another key must be better
     lapse_probability: float  # that attention lapses at a decision
-    lapse_steps: int  # how long what is held is held on then, in the mean
+    lapse_steps: int  # how long that lasts, in the mean; what is held is held on
+    lets_go: bool  # of what is held instead
     late_steps: int  # between seeing and doing
 
 
@@ -68,34 +73,49 @@ class Mind:
         potential = self._hints.look(self._emulator)
         here = Future((), (), 0.0, lives, state)
         firsts = {key: self._imagine(here, [key] * how.pace, potential) for key in self.keys}
-        futures = {
-            key: [
-                self._to_the_end(first, (second,), potential)
-                for second in dict.fromkeys((key, self.keys[0]))
-            ]
+        held_on = {key: self._to_the_end(firsts[key], [key], potential) for key in self.keys}
+        usual = self.keys[0]
+        let_go = {
+            key: held_on[key] if key == usual else self._to_the_end(first, [usual], potential)
             for key, first in firsts.items()
         }
         intent = self._intent[how.pace :]
+        intended = {}
         if len(intent) > how.pace:
-            first = intent[0]
-            futures[first].append(self._to_the_end(firsts[first], intent[how.pace :], potential))
-        promising = sorted(self.keys, key=lambda key: -self._worth(futures[key]))[:4]
+            key = intent[0]
+            intended[key] = self._to_the_end(firsts[key], intent[how.pace :], potential)
+
+        def sight(key: int) -> list[Future]:
+            return [held_on[key], *([intended[key]] if key in intended else ())]
+
+        rough = {key: self._worth([let_go[key]], sight(key)) for key in self.keys}
+        promising = sorted(self.keys, key=lambda key: -rough[key])[:_PROMISING]
         seconds = self._seconds()
-        for key in promising:
-            futures[key] += [
-                self._to_the_end(firsts[key], (second,), potential)
-                for second in seconds
-                if second not in (key, self.keys[0])
+        common = {
+            key: [
+                let_go[key],
+                *(
+                    held_on[key]
+                    if second == key
+                    else self._to_the_end(firsts[key], [second], potential)
+                    for second in seconds
+                ),
             ]
-        chosen = self._choose({key: self._worth(futures[key]) for key in promising}, held)
-        self._intent = max(futures[chosen], key=lambda future: future.worth).keys
+            for key in promising
+        }
+        worth = {key: self._worth(common[key], sight(key)) for key in promising}
+        chosen = self._choose(worth, held)
+        best = max([*common[chosen], *sight(chosen)], key=lambda future: future.worth)
+        self._intent = best.keys
         self._emulator.load_state(state)
         return chosen
 
-    def _worth(self, futures: list[Future]) -> float:
-        worths = [future.worth for future in futures]
+    def _worth(self, common: list[Future], others: list[Future]) -> float:
+        """Of a key: the best future, and the mean of those that are imagined after every key."""
+        worths = [future.worth for future in common]
+        best = max(*worths, *(future.worth for future in others))
         hope = self._how.hope
-        return hope * max(worths) + (1 - hope) * sum(worths) / len(worths)
+        return hope * best + (1 - hope) * sum(worths) / len(worths)
 
     def _choose(self, worth: dict[int, float], held: int) -> int:
         """The best key, or rather the one at rest or held if they are hardly worse."""
@@ -105,12 +125,13 @@ class Mind:
                 return calm
         return best
 
-    def _seconds(self) -> Sequence[int]:
-        """Keys that may follow the first, the same ones whichever it is."""
-        count = min(self._how.continuations, len(self.keys))
-        return [self.keys[k] for k in self._rng.permutation(len(self.keys))[:count]]
+    def _seconds(self) -> list[int]:
+        """Keys that may follow the first, beside the usual one; the same whichever the first is."""
+        others = self.keys[1:]
+        count = min(self._how.continuations, len(others))
+        return [others[k] for k in self._rng.permutation(len(others))[:count]]
 
-    def _to_the_end(self, first: Future, keys: tuple[int, ...], potential: Potential) -> Future:
+    def _to_the_end(self, first: Future, keys: Sequence[int], potential: Potential) -> Future:
         left = self._how.horizon - len(first.keys)
         return self._imagine(first, (*keys, *[keys[-1]] * left)[:left], potential)
 
@@ -161,8 +182,11 @@ def play_game(
     while len(actions) < steps and not is_over:
         if actions and on_decision(len(actions), score, mind.simulated):
             break
-        if absent <= 0 and rng.random() < how.lapse_probability:
+        # Nobody dozes off in the middle of a move.
+        is_calm = absent <= 0 and mind.rest in (held, None)
+        if rng.random() < how.lapse_probability and is_calm:
             absent = int(rng.integers(how.lapse_steps // 2, how.lapse_steps * 3 // 2 + 1))
+            held = emulator.action_meaning.index(NOOP) if how.lets_go else held
         wanted = held if absent > 0 else mind.decide(held)
         absent -= how.pace
         for _ in range(min(how.pace, steps - len(actions))):
