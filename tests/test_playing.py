@@ -117,14 +117,9 @@ def test_sooner_is_better():
 
 
 def test_many_ways_out_are_better_than_one():
-    far_right = playing.Future((2,), (4.0,), 0.0, 0, None)
-    nothing, some = (far_right._replace(values=(value,)) for value in (0.0, 3.0))
-    mind = playing.Mind(Line(), HOW, hints.Hints(), None, None)
-    # hope 1/2: (4 + 2) / 2 against (3 + 3) / 2.
-    assert mind._worth([far_right, nothing], [some]) == 3.0
-    assert mind._worth([some, some], [nothing]) == 3.0
-    # What only this key's plan does is no way out, but may be the best.
-    assert mind._worth([nothing, nothing], [far_right, some]) == 2.0
+    """Left and right pay the same at best, but left pays with other second keys too."""
+    line = Line(pays={98: 1, 102: 0.5, 105: 0.5})
+    assert play(line, steps=2, margin=0.0).actions.tolist() == [1, 1]
 
 
 def test_a_future_counts_half_by_its_end_and_half_by_its_way():

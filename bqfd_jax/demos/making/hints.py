@@ -132,8 +132,8 @@ def _seaquest(emulator: Ale) -> Potential:
 
 
 def _video_pinball(emulator: Ale) -> Potential:
-    """A ball in play."""
-    return lambda ram: -10.0 * bool(ram[67] == 149 and ram[68] >= 130)
+    """A ball that has left the lane where it starts."""
+    return lambda ram: -10.0 * bool(ram[67] == 149)
 
 
 _SHOOTING = {
@@ -170,9 +170,8 @@ TABLE = {
     "Seaquest": Hints(look=_seaquest, **_SHOOTING, unit=20.0, life=100.0),
     "VideoPinball": Hints(
         look=_video_pinball,
-        keys=(0, _FIRE, _UP, _RIGHT, _LEFT, _DOWN),
+        keys=(0, _DOWN, _FIRE, _RIGHT, _LEFT, _UP),
         horizon=24,
-        continuations=3,
         unit=100.0,
     ),
 }

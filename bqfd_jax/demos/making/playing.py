@@ -7,6 +7,7 @@ only if that is better by a margin.  Lapses of attention and late reactions make
 """
 
 import dataclasses
+import functools
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -68,54 +69,39 @@ class Mind:
 
     def decide(self, held: int) -> int:
         """The key for the next steps; leaves the emulator as it was."""
-        how = self._how
-        state, lives = self._emulator.save_state(), self._emulator.lives
+        state = self._emulator.save_state()
+        here = Future((), (), 0.0, self._emulator.lives, state)
         potential = self._hints.look(self._emulator)
-        here = Future((), (), 0.0, lives, state)
-        firsts = {key: self._imagine(here, [key] * how.pace, potential) for key in self.keys}
-        held_on = {key: self._to_the_end(firsts[key], [key], potential) for key in self.keys}
-        usual = self.keys[0]
-        let_go = {
-            key: held_on[key] if key == usual else self._to_the_end(first, [usual], potential)
-            for key, first in firsts.items()
-        }
-        intent = self._intent[how.pace :]
-        intended = {}
-        if len(intent) > how.pace:
-            key = intent[0]
-            intended[key] = self._to_the_end(firsts[key], intent[how.pace :], potential)
+        firsts = {key: self._imagine(here, [key] * self._how.pace, potential) for key in self.keys}
+        intended = self._intended(firsts, potential)
 
-        def sight(key: int) -> list[Future]:
-            return [held_on[key], *([intended[key]] if key in intended else ())]
+        @functools.cache
+        def future(first: int, second: int) -> Future:
+            return self._to_the_end(firsts[first], (second,), potential)
 
-        rough = {key: self._worth([let_go[key]], sight(key)) for key in self.keys}
-        promising = sorted(self.keys, key=lambda key: -rough[key])[:_PROMISING]
+        def best(key: int, seconds: Sequence[int]) -> Future:
+            futures = [future(key, second) for second in (*seconds, key)]
+            plans = [plan for plan in intended if plan.keys[0] == key]
+            return max([*futures, *plans], key=lambda future: future.worth)
+
+        def worth(key: int, seconds: Sequence[int]) -> float:
+            hope = self._how.hope
+            mean = sum(future(key, second).worth for second in seconds) / len(seconds)
+            return hope * best(key, seconds).worth + (1 - hope) * mean
+
         seconds = self._seconds()
-        common = {
-            key: [
-                let_go[key],
-                *(
-                    held_on[key]
-                    if second == key
-                    else self._to_the_end(firsts[key], [second], potential)
-                    for second in seconds
-                ),
-            ]
-            for key in promising
-        }
-        worth = {key: self._worth(common[key], sight(key)) for key in promising}
-        chosen = self._choose(worth, held)
-        best = max([*common[chosen], *sight(chosen)], key=lambda future: future.worth)
-        self._intent = best.keys
+        promising = sorted(self.keys, key=lambda key: -worth(key, seconds[:1]))[:_PROMISING]
+        chosen = self._choose({key: worth(key, seconds) for key in promising}, held)
+        self._intent = best(chosen, seconds).keys
         self._emulator.load_state(state)
         return chosen
 
-    def _worth(self, common: list[Future], others: list[Future]) -> float:
-        """Of a key: the best future, and the mean of those that are imagined after every key."""
-        worths = [future.worth for future in common]
-        best = max(*worths, *(future.worth for future in others))
-        hope = self._how.hope
-        return hope * best + (1 - hope) * sum(worths) / len(worths)
+    def _intended(self, firsts: dict[int, Future], potential: Potential) -> list[Future]:
+        """What is left of the best future that was imagined last time, if it is long enough."""
+        left = self._intent[self._how.pace :]
+        if len(left) <= self._how.pace:
+            return []
+        return [self._to_the_end(firsts[left[0]], left[self._how.pace :], potential)]
 
     def _choose(self, worth: dict[int, float], held: int) -> int:
         """The best key, or rather the one at rest or held if they are hardly worse."""
@@ -126,10 +112,10 @@ class Mind:
         return best
 
     def _seconds(self) -> list[int]:
-        """Keys that may follow the first, beside the usual one; the same whichever the first is."""
-        others = self.keys[1:]
+        """Keys that may follow the first, whichever it is: the usual one and some others."""
+        usual, *others = self.keys
         count = min(self._how.continuations, len(others))
-        return [others[k] for k in self._rng.permutation(len(others))[:count]]
+        return [usual, *(others[k] for k in self._rng.permutation(len(others))[:count])]
 
     def _to_the_end(self, first: Future, keys: Sequence[int], potential: Potential) -> Future:
         left = self._how.horizon - len(first.keys)
