@@ -41,7 +41,7 @@ def test_every_episode_of_a_shipped_demonstration_scores_what_it_should(game, na
 
 def test_states_are_kept_while_the_game_goes_on():
     emulator = ale.Ale("Breakout")
-    actions = demos.load_named("Breakout").actions
+    actions = demos.load_named("Breakout", "search").actions
     for action in actions[:50]:
         emulator.step(int(action))
     state = emulator.save_state()

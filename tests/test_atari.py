@@ -34,7 +34,7 @@ def random_actions(env, num_steps, seed=0):
 
 
 def demonstrated_game():
-    return load_named("Breakout").actions[:GAME_STEPS, None]
+    return load_named("Breakout", "search").actions[:GAME_STEPS, None]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_log_reward_by_hand():
 
 
 def test_rewards_are_logarithms_of_the_scores_unless_switched_off():
-    actions = load_named("VideoPinball").actions[:300, None]
+    actions = load_named("VideoPinball", "search").actions[:300, None]
     envs = [
         atari.Atari("VideoPinball", noop_max=1, log_rewards=log_rewards)
         for log_rewards in (True, False)

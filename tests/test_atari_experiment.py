@@ -44,7 +44,7 @@ def scratch():
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory) -> Path:
     """The beginning of Breakout's demonstration: quick to replay."""
-    whole = demos.load_named("Breakout")
+    whole = demos.load_named("Breakout", "search")
     path = tmp_path_factory.mktemp("demo") / "beginning.npz"
     demos.save(
         dataclasses.replace(

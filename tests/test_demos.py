@@ -31,7 +31,7 @@ LENGTH, SCORE = 200, 9  # of the beginning of Breakout's first game
 
 def beginning(**changes):
     """The first steps of Breakout, cut off."""
-    whole = demos.load_named("Breakout")
+    whole = demos.load_named("Breakout", "search")
     fields = {
         "actions": whole.actions[:LENGTH],
         "episode_lengths": np.array([LENGTH], np.int32),
@@ -86,7 +86,7 @@ def test_every_shipped_demonstration_plays_back_to_its_hash_and_scores(game, nam
 
 
 def test_switches_of_playing_back():
-    whole = demos.load_named("Breakout")
+    whole = demos.load_named("Breakout", "search")
     # The first game, with lives lost on the way.
     lengths = whole.episode_lengths[:1]
     game = beginning(
@@ -147,7 +147,7 @@ def test_one_changed_action_is_noticed():
 
 
 def test_an_episode_that_ends_early_is_noticed():
-    whole = demos.load_named("Breakout")
+    whole = demos.load_named("Breakout", "search")
     length = int(whole.episode_lengths[0])
     longer = beginning(
         actions=whole.actions[: length + 7],

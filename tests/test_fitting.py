@@ -29,7 +29,7 @@ def chain(**changes):
 
 def breakout():
     """The first steps of a list of actions, with a reward."""
-    whole = demos.load_named("Breakout")
+    whole = demos.load_named("Breakout", "search")
     return dataclasses.replace(
         whole,
         actions=whole.actions[:60],

@@ -60,7 +60,7 @@ def test_switches_of_rows():
 
 def test_rows_are_those_of_playing_back():
     """The same game kept as actions and as frames."""
-    whole = demos.load_named("Breakout")
+    whole = demos.load_named("Breakout", "search")
     short = dataclasses.replace(
         whole,
         actions=whole.actions[:60],
@@ -197,8 +197,8 @@ def test_names_and_origins_do_not_change_the_checksum():
 def test_frames_are_small_on_disk(tmp_path):
     rows = demos.play(
         dataclasses.replace(
-            demos.load_named("Seaquest"),
-            actions=demos.load_named("Seaquest").actions[:100],
+            demos.load_named("Seaquest", "search"),
+            actions=demos.load_named("Seaquest", "search").actions[:100],
             episode_lengths=np.array([100]),
             scores=(20.0,),
             game_over=(False,),
@@ -223,7 +223,7 @@ def test_frames_are_small_on_disk(tmp_path):
 @pytest.mark.parametrize("game", ["Breakout", "Seaquest"])
 def test_screens_become_what_envpool_shows(game):
     """The only difference: where a mean lies in the middle of two numbers it may be rounded up."""
-    actions = demos.load_named(game).actions[:60]
+    actions = demos.load_named(game, "search").actions[:60]
     env, emulator = atari.Atari(game, noop_max=1, num_threads=1), ale.Ale(game)
     frames = [env.reset().frame[0]]
     made = [screens.shrink(screens.to_grey(emulator.screen()))]

@@ -161,7 +161,7 @@ def test_demonstrations_that_do_not_fit(tmp_path):
     for made, message in (
         (bqfd_jax.record("CartPole-v1", scripts.cart_pole, 1), r"float32\[4\]"),
         (bqfd_jax.record("Acrobot-v1", scripts.acrobot, 1, max_steps=9), "knows 3 actions"),
-        (demos.load_named("Breakout"), "Atari"),
+        (demos.load_named("Breakout", "search"), "Atari"),
     ):
         demos.save(made, path)
         with pytest.raises(DemonstrationError, match=message):

@@ -368,7 +368,7 @@ def test_links_and_paths_of_an_archive_mean_nothing(tmp_path):
 
 def test_a_real_game_comes_out_as_envpool_shows_it(tmp_path):
     """Every emulator frame of a played game, written as a trial."""
-    whole = demos.load_named("Breakout")
+    whole = demos.load_named("Breakout", "search")
     played = demos.play(
         demos.ActionDemonstration(
             game="Breakout",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bqfd_jax import demos
-from bqfd_jax.demos.making import planning, search, shaping
+from bqfd_jax.demos.making import hints, planning, search, shaping
 from bqfd_jax.envs import ale, atari
 from bqfd_jax.runs.errors import RunError, Stopped, UsageError
 from experiments.demos import plan as demos_plan
@@ -204,7 +204,9 @@ def test_shaping_decides_between_equal_scores():
 
 
 def test_skill_means_more_of_everything():
-    by_skill = [planning.settings("Pong", skill=skill) for skill in np.linspace(0, 1, 11)]
+    by_skill = [
+        planning.settings("Pong", method="search", skill=skill) for skill in np.linspace(0, 1, 11)
+    ]
     for field in ("population", "compare_probability", "retries"):
         values = [getattr(how, field) for how in by_skill]
         assert values == sorted(values)
@@ -212,7 +214,10 @@ def test_skill_means_more_of_everything():
     assert by_skill[0].population == 2
     assert all(0 < how.compare_probability <= 1 for how in by_skill)
     # The pace is the game's, not the skill's.
-    assert planning.settings("Breakout").generation_steps < by_skill[0].generation_steps
+    assert (
+        planning.settings("Breakout", method="search").generation_steps
+        < by_skill[0].generation_steps
+    )
 
 
 @pytest.mark.parametrize(
@@ -226,6 +231,7 @@ def test_skill_means_more_of_everything():
         ({"seed": -1}, "seed is -1"),
         ({"episodes": 0}, "episodes is 0"),
         ({"game": "Brakout"}, "did you mean Breakout"),
+        ({"method": "luck"}, "method is 'luck', but must be"),
     ],
 )
 def test_what_cannot_be_planned_is_said(changes, message):
@@ -295,7 +301,7 @@ def test_the_way_to_the_nearest_dot_goes_around_walls_and_through_the_tunnel():
 
 def test_ms_pacman_sees_the_dots_around_her():
     emulator = ale.Ale("MsPacman")
-    for action in demos.load_named("MsPacman").actions[:100]:
+    for action in demos.load_named("MsPacman", "search").actions[:100]:
         emulator.step(int(action))
     value = shaping.of("MsPacman").potential
     # A dot is never far when few are eaten.
@@ -310,11 +316,16 @@ def test_ms_pacman_sees_the_dots_around_her():
 STEPS = 500
 
 
+def searched(game, **options):
+    """What the quick and clumsy search makes."""
+    return planning.plan(game, method="search", **{"skill": 0} | options)
+
+
 @pytest.fixture(scope="module")
 def clumsy():
     """Games of Breakout so clumsy that several fit, the last one cut."""
     seen = []
-    return planning.plan("Breakout", skill=0, steps=STEPS, seed=1, on_progress=seen.append), seen
+    return searched("Breakout", steps=STEPS, seed=1, on_progress=seen.append), seen
 
 
 def test_a_plan_plays_back_in_both_emulators(clumsy):
@@ -333,7 +344,7 @@ def test_a_plan_plays_back_in_both_emulators(clumsy):
     # It checks scores and ends.
     rows = demos.play(demonstration, gamma=0.9)
     assert len(rows.action) == demonstration.num_rows
-    shipped = demos.load_named("Breakout")
+    shipped = demos.load_named("Breakout", "search")
     assert demonstration.configuration == shipped.configuration
     assert demonstration.action_meaning == shipped.action_meaning
 
@@ -354,11 +365,11 @@ def test_a_seed_makes_the_same_list_and_another_another(clumsy):
     demonstration, _ = clumsy
     first = int(demonstration.episode_lengths[0])
     # The first game does not depend on what comes after it.
-    again = planning.plan("Breakout", skill=0, steps=STEPS, seed=1, episodes=1)
+    again = searched("Breakout", steps=STEPS, seed=1, episodes=1)
     assert again.episode_lengths.tolist() == [first]
     np.testing.assert_array_equal(again.actions, demonstration.actions[:first])
-    same, other = (planning.plan("Freeway", skill=0.05, steps=60, seed=seed) for seed in (3, 4))
-    repeated = planning.plan("Freeway", skill=0.05, steps=60, seed=3)
+    same, other = (searched("Freeway", skill=0.05, steps=60, seed=seed) for seed in (3, 4))
+    repeated = searched("Freeway", skill=0.05, steps=60, seed=3)
     np.testing.assert_array_equal(same.actions, repeated.actions)
     assert same.checksum == repeated.checksum
     assert (same.actions != other.actions).any()
@@ -368,13 +379,13 @@ def test_a_handful_of_steps_is_no_game(clumsy):
     first = int(clumsy[0].episode_lengths[0])
     # A tenth of the steps would be left for a second game, or just less than that.
     for steps, episodes in ((first * 10 // 9 + 2, 2), (first * 10 // 9 - 2, 1)):
-        found = planning.plan("Breakout", skill=0, steps=steps, seed=1).episode_lengths
+        found = searched("Breakout", steps=steps, seed=1).episode_lengths
         assert (len(found), found[0]) == (episodes, first)
 
 
 def test_the_planner_stops_when_asked_to():
-    demonstration = planning.plan(
-        "Freeway", skill=0, steps=500, on_progress=lambda progress: progress.steps >= 30
+    demonstration = searched(
+        "Freeway", steps=500, on_progress=lambda progress: progress.steps >= 30
     )
     assert demonstration.episode_lengths.tolist() == [32]
     assert demonstration.game_over == (False,)
@@ -384,9 +395,11 @@ def test_the_planner_stops_when_asked_to():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("game", ["Assault", "Pong"])
-def test_a_game_without_hints_is_played_better_than_at_random(game):
+@pytest.mark.parametrize(("method", "skill"), [("play", 1), ("search", 0.2)])
+def test_a_game_without_hints_is_played_better_than_at_random(game, method, skill):
     assert game not in shaping.TABLE
-    planned = planning.plan(game, skill=0.2, steps=1000, episodes=1).scores[0]
+    assert game not in hints.TABLE
+    planned = planning.plan(game, method=method, skill=skill, steps=1000, episodes=1).scores[0]
     emulator = ale.Ale(game)
     rng = np.random.default_rng(0)
     random_scores = []
@@ -407,7 +420,7 @@ def test_a_game_without_hints_is_played_better_than_at_random(game):
 
 def test_the_command_writes_a_demonstration_that_plays_back(tmp_path, capsys):
     out = tmp_path / "new" / "mine.npz"
-    config = PlanConfig("Freeway", skill=0, steps=60, seed=5, out=out)
+    config = PlanConfig("Freeway", method="search", skill=0, steps=60, seed=5, out=out)
     demos_plan.plan(config)
     demonstration = demos.load(out, game="Freeway")
     assert demonstration.envpool == atari.envpool_version()
@@ -460,7 +473,7 @@ def test_ctrl_c_keeps_what_is_planned(tmp_path, monkeypatch):
     out = tmp_path / "mine.npz"
     interrupt(monkeypatch, times=1)
     with pytest.raises(Stopped, match=r"first 24 of 500 steps"):
-        demos_plan.plan(PlanConfig("Freeway", skill=0, steps=500, out=out))
+        demos_plan.plan(PlanConfig("Freeway", method="search", skill=0, steps=500, out=out))
     demonstration = demos.load(out)
     assert demonstration.episode_lengths.tolist() == [24]
     assert demonstration.frame_hash
@@ -470,7 +483,7 @@ def test_ctrl_c_twice_keeps_nothing(tmp_path, monkeypatch):
     out = tmp_path / "mine.npz"
     interrupt(monkeypatch, times=2)
     with pytest.raises(Stopped, match="nothing was saved"):
-        demos_plan.plan(PlanConfig("Freeway", skill=0, steps=500, out=out))
+        demos_plan.plan(PlanConfig("Freeway", method="search", skill=0, steps=500, out=out))
     assert not list(tmp_path.iterdir())
 
 
@@ -481,7 +494,7 @@ def test_ctrl_c_during_the_check_keeps_all(tmp_path, monkeypatch):
     monkeypatch.setattr(demos, "verified", interrupted)
     out = tmp_path / "mine.npz"
     with pytest.raises(Stopped, match=r"mine.npz was not checked"):
-        demos_plan.plan(PlanConfig("Freeway", skill=0, steps=20, out=out))
+        demos_plan.plan(PlanConfig("Freeway", method="search", skill=0, steps=20, out=out))
     assert len(demos.load(out).actions) == 20
 
 
@@ -495,9 +508,7 @@ def test_stopping_just_after_a_retry_keeps_what_there_is(game):
         back = len(seen) > 1 and progress.steps < seen[-2].steps
         return back and len(progress.scores) >= game
 
-    demonstration = planning.plan(
-        "Breakout", skill=0.2, steps=200, seed=0, on_progress=stop_at_a_retry
-    )
+    demonstration = searched("Breakout", skill=0.2, steps=200, seed=0, on_progress=stop_at_a_retry)
     assert demonstration.episode_lengths.min() >= 1
 
 
@@ -507,7 +518,7 @@ def test_without_envpool_it_is_saved_without_a_hash(tmp_path, monkeypatch, capsy
 
     monkeypatch.setattr(atari, "envpool_version", missing)
     out = tmp_path / "mine.npz"
-    demos_plan.plan(PlanConfig("Freeway", skill=0, steps=20, out=out))
+    demos_plan.plan(PlanConfig("Freeway", method="search", skill=0, steps=20, out=out))
     assert "Not played back: envpool is not installed" in capsys.readouterr().out
     assert (demos.load(out).frame_hash, demos.load(out).envpool) == (None, None)
 
@@ -518,5 +529,7 @@ def test_a_plan_that_does_not_play_back_is_not_saved(tmp_path, monkeypatch):
         planning, "plan", lambda *a, **o: dataclasses.replace(real(*a, **o), scores=(99.0,))
     )
     with pytest.raises(RunError, match=r"scores 0, not 99.*Nothing was saved"):
-        demos_plan.plan(PlanConfig("Freeway", skill=0, steps=20, out=tmp_path / "mine.npz"))
+        demos_plan.plan(
+            PlanConfig("Freeway", method="search", skill=0, steps=20, out=tmp_path / "mine.npz")
+        )
     assert not list(tmp_path.iterdir())

@@ -19,7 +19,7 @@ LENGTH, SCORE = 200, 9
 @pytest.fixture
 def beginning(tmp_path):
     """The first steps of Breakout's demonstration, as a list of actions."""
-    whole = demos.load_named("Breakout")
+    whole = demos.load_named("Breakout", "search")
     path = tmp_path / "beginning.npz"
     demos.save(
         dataclasses.replace(

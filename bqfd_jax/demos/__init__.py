@@ -4,12 +4,13 @@ from bqfd_jax.demos.demonstration import ActionDemonstration, Demonstration, loa
 from bqfd_jax.demos.fitting import as_list, num_actions_of, rows_for, sizes, with_unique_names
 from bqfd_jax.demos.frames import FrameDemonstration, frame_rows
 from bqfd_jax.demos.informativeness import Measure, measure
-from bqfd_jax.demos.named import available, load_named
+from bqfd_jax.demos.named import NAMES, available, load_named
 from bqfd_jax.demos.paper_scores import PAPER_PLAYER
 from bqfd_jax.demos.playback import default_cache_dir, frame_hash, play, to_rows, verified
 from bqfd_jax.demos.schema import DemonstrationError
 
 __all__ = [
+    "NAMES",
     "PAPER_PLAYER",
     "ActionDemonstration",
     "Demonstration",

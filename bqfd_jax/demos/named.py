@@ -6,8 +6,10 @@ from bqfd_jax.demos.demonstration import ActionDemonstration, load
 from bqfd_jax.demos.schema import DemonstrationError
 
 # A planner that sees the future made them: `default` plays about as well as the paper's human,
-# `strong` better.  Neither is human play.
-_SUFFIX = {"default": "", "strong": "_strong"}
+# `strong` better, `weak` worse; `search` is as good as `default`, but by luck instead of for a
+# reason.  None of them is human play.
+_SUFFIX = {"default": "", "strong": "_strong", "weak": "_weak", "search": "_search"}
+NAMES = tuple(_SUFFIX)
 
 
 def available() -> dict[str, tuple[str, ...]]:
@@ -23,7 +25,7 @@ def available() -> dict[str, tuple[str, ...]]:
 
 
 def load_named(game: str, name: str = "default") -> ActionDemonstration:
-    """A demonstration that comes with the package, `default` or `strong`.
+    """A demonstration that comes with the package, by one of `NAMES`.
 
     Raises:
       DemonstrationError: there is none; the message says what there is.
@@ -37,7 +39,7 @@ def load_named(game: str, name: str = "default") -> ActionDemonstration:
     if name not in there[game]:
         raise DemonstrationError(
             f"no demonstration {name!r} of {game} comes with the package, only "
-            + " and ".join(repr(other) for other in there[game])
+            + ", ".join(repr(other) for other in there[game])
         )
     with importlib.resources.as_file(_folder() / f"{game}{_SUFFIX[name]}.npz") as path:
         return load(path, game=game)

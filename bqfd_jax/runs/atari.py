@@ -14,7 +14,7 @@ from bqfd_jax.runs.worlds import MadeNetwork, kept_paths
 from bqfd_jax.streams import EnvStream
 from bqfd_jax.types import HostEnvironment
 
-_PACKAGED = ("default", "strong")
+_PACKAGED = demos.NAMES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +36,8 @@ class AtariConfig(RunConfig):
     """Where all other defaults come from: `laptop` for 100,000 steps on a CPU, `paper` for the
     paper's numbers and tens of millions of steps on an accelerator."""
     demo: tuple[str, ...] = ("default",)
-    """The demonstrations, one or several: `default` or `strong` from the package, paths of files;
-    or `none`."""
+    """The demonstrations, one or several: `default`, `strong`, `weak` or `search` from the package,
+    paths of files; or `none`."""
     steps: int = 100_000
     learning_starts: int = 1_000
     eval_period: int = 20_000
@@ -146,7 +146,7 @@ class AtariWorld:
             return demos.load(demo, game=self._config.game)
         except FileNotFoundError as error:
             raise UsageError(
-                f"--demo {demo}: {error}; it must be default, strong, none or a file"
+                f"--demo {demo}: {error}; it must be {', '.join(_PACKAGED)}, none or a file"
             ) from error
         except demos.DemonstrationError as error:
             raise UsageError(f"--demo {demo}: {error}") from error

@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -16,7 +16,7 @@ from bqfd_jax.runs.machine import duration
 from .output import check_out, save
 
 # Simulated agent steps per second of one core, about; only for the forecast.
-_SPEED = 2_000
+_SPEED = 2_500
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,14 +25,18 @@ class PlanConfig:
 
     game: str
     """Which game, such as Breakout or MsPacman. A few have hints in
-    `bqfd_jax/demos/making/shaping.py`; all others are planned by score and lives alone."""
+    `bqfd_jax/demos/making/`; all others are planned by score and lives alone."""
+    method: Literal["play", "search"] = "play"
+    """How: `play` looks ahead, holds its keys and changes them for a reason, so that its actions
+    can be learnt; `search` keeps lucky random actions, of which only the score is worth much."""
     skill: float = planning.DEFAULT_SKILL
-    """From 0 (clumsy, little better than random) to 1 (superhuman). Time grows with it."""
+    """From 0 (clumsy) to 1 (superhuman). Less skill means lapses of attention and late reactions
+    to `play`, and fewer copies of the game to `search`."""
     steps: int = 6_000
     """Agent steps (4 emulator frames) of all episodes together, at most. When a game is over
     another begins; the last one is cut where the steps end."""
     seed: int = 0
-    """Of the search; another seed makes another demonstration."""
+    """Of all that is random; another seed makes another demonstration."""
     episodes: int | None = None
     """Games at most; as many as fit unless given."""
     out: Path | None = None
@@ -44,11 +48,12 @@ class PlanConfig:
 def plan(config: Annotated[PlanConfig, tyro.conf.arg(name="")]) -> None:
     """Has a planner make a demonstration of a game, checks and saves it.
 
-    The planner plays many copies of the game side by side with random actions; again and again
-    copies that fare badly are replaced by copies that fare well. So it sees the future, which no
+    Every few steps the planner tries in a copy of the game what would come of each key, and takes
+    another key only for a reason; now and then its attention lapses. It sees the future, which no
     player does: what comes out is not human play. It needs no network, no learning and no files.
 
         python -m experiments.demos plan --game Breakout
+        python -m experiments.demos plan --game Breakout --method search
         python -m experiments.demos plan --game Pong --skill 0.2 --seed 3 --out clumsy.npz
         python -m experiments.atari --game Breakout --demo Breakout-skill0.5-seed0.npz
 
@@ -89,27 +94,36 @@ def _check(config: PlanConfig, out: Path) -> None:
 
 def _options(config: PlanConfig) -> dict[str, Any]:
     """What the planner is told."""
-    names = ("game", "skill", "steps", "seed", "episodes")
+    names = ("game", "method", "skill", "steps", "seed", "episodes")
     return {name: getattr(config, name) for name in names}
 
 
 def _announce(config: PlanConfig, out: Path) -> None:
-    how = planning.settings(config.game, skill=config.skill)
+    how = planning.settings(config.game, method=config.method, skill=config.skill)
+    print(
+        f"Planning {config.steps:,} steps of {config.game} with skill {config.skill:g}: "
+        f"{_forecast(config, how)}\n"
+        f"Then the result is played back and written to {out}. Ctrl-C keeps what there is."
+    )
+
+
+def _forecast(config: PlanConfig, how: planning.playing.Settings | planning.search.Settings) -> str:
+    if config.method == "play":
+        return (
+            f"a decision every {how.pace} steps, looking {how.horizon} steps ahead. That takes "
+            "some minutes on one core."
+        )
     least = config.steps * how.population
     needed = f"some {duration(least / _SPEED)} on one core"
     if how.retries:
         needed += f", and more where lives are lost (up to {how.retries} retries each)"
-    print(
-        f"Planning {config.steps:,} steps of {config.game} with skill {config.skill:g}: "
-        f"{how.population} copies of the game, {least:,} simulated steps. That takes {needed}.\n"
-        f"Then the result is played back and written to {out}. Ctrl-C keeps what there is."
-    )
+    return f"{how.population} copies of the game, {least:,} simulated steps. That takes {needed}."
 
 
 def _search(config: PlanConfig) -> demos.ActionDemonstration:
     started = time.perf_counter()
     with (
-        console.terminal("after this generation; what is planned will be saved") as sink,
+        console.terminal("soon; what is planned will be saved") as sink,
         sink.bar(config.game, unit="step", total=config.steps) as bar,
     ):
         furthest = 0

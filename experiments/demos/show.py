@@ -84,7 +84,7 @@ def _what_was_checked(demonstration: demos.Demonstration) -> str:
 
 def _load(config: ShowConfig) -> demos.Demonstration:
     try:
-        if config.file in ("default", "strong") and not Path(config.file).exists():
+        if config.file in demos.NAMES and not Path(config.file).exists():
             if config.game is None:
                 raise UsageError(f"{config.file} of which game? Add --game")
             return demos.load_named(config.game, config.file)

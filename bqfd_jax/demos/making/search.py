@@ -114,9 +114,17 @@ def plan_game(
 class Judge:
     """Values candidates; learns on the way how large the game's rewards are."""
 
-    def __init__(self, *, has_lives: bool):
-        self._has_lives = has_lives
+    def __init__(self, *, has_lives: bool, unit: float | None = None):
+        self.has_lives = has_lives
+        self._unit = unit
         self._sum, self._count = 0.0, 0
+
+    @property
+    def unit(self) -> float:
+        """The usual size of a reward."""
+        if self._unit:
+            return self._unit
+        return self._sum / self._count if self._count else 1.0
 
     def see(self, rewards: Sequence[float]) -> None:
         """Takes note of rewards that were paid."""
@@ -131,7 +139,7 @@ class Judge:
 
     def lives(self, candidate: Candidate) -> int:
         """Lives left; one less than none once the game is over, if it is a game of lives."""
-        if not self._has_lives:
+        if not self.has_lives:
             return 0
         return -1 if candidate.is_over else candidate.lives
 

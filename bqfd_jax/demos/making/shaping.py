@@ -1,4 +1,4 @@
-"""What the planner is told about single games; a game without an entry is planned by score alone.
+"""What the search is told about single games; one without an entry is planned by score alone.
 
 Addresses are of the console's 128 bytes of memory.  Potentials are small, so that they decide only
 between candidates of about equal score; a gain may be as large as what it leads to later.
@@ -45,31 +45,31 @@ def _freeway(emulator: Ale) -> float:
     return float(emulator.ram()[14]) / 200
 
 
-_DIVERS, _OXYGEN = 62, 102
-_X, _DEPTH, _SURFACE = 70, 97, 13
-_LANE_X, _LANE_HAS_DIVER = slice(71, 75), slice(113, 117)  # the deepest of the four lanes first
-_LANE_DEPTHS = np.array([108, 84, 57, 32])
-_FULL, _SCARCE = 6, 10
+DIVERS, OXYGEN = 62, 102
+X, DEPTH, SURFACE = 70, 97, 13
+LANE_X, LANE_HAS_DIVER = slice(71, 75), slice(113, 117)  # the deepest of the four lanes first
+LANE_DEPTHS = np.array([108, 84, 57, 32])
+FULL, _SCARCE = 6, 10
 _DIVER_WORTH = 200.0  # delivered they pay 50 each and more every time; what is shot pays less
 
 
 def _seaquest(emulator: Ale) -> float:
     """Up, when all divers are aboard or the air runs out; else to the nearest diver."""
     ram = emulator.ram().astype(int)
-    short = max(0, _SCARCE - ram[_OXYGEN])
+    short = max(0, _SCARCE - ram[OXYGEN])
     # Without a diver there is no air to be had.
-    if ram[_DIVERS] == _FULL or (short and ram[_DIVERS]):
-        return -float(ram[_DEPTH] - _SURFACE + short)
-    there = (ram[_LANE_HAS_DIVER] == 1) & (ram[_LANE_X] != 0)
-    ways = np.abs(ram[_LANE_X] - ram[_X]) + np.abs(_LANE_DEPTHS - ram[_DEPTH])
+    if ram[DIVERS] == FULL or (short and ram[DIVERS]):
+        return -float(ram[DEPTH] - SURFACE + short)
+    there = (ram[LANE_HAS_DIVER] == 1) & (ram[LANE_X] != 0)
+    ways = np.abs(ram[LANE_X] - ram[X]) + np.abs(LANE_DEPTHS - ram[DEPTH])
     return 0.3 * max(0, 200 - min(ways[there], default=200))
 
 
 def _seaquest_gain(before: np.ndarray, after: np.ndarray) -> float:
     """Divers that came aboard; kept when they are delivered, or nobody would deliver them."""
-    change = int(after[_DIVERS]) - int(before[_DIVERS])
+    change = int(after[DIVERS]) - int(before[DIVERS])
     # They are delivered after the air is counted down; one that is lost otherwise paid for air.
-    delivered = change < 0 and after[_OXYGEN] == 0 and after[_DEPTH] <= _SURFACE
+    delivered = change < 0 and after[OXYGEN] == 0 and after[DEPTH] <= SURFACE
     return 0.0 if delivered else _DIVER_WORTH * change
 
 
@@ -79,16 +79,24 @@ _TOP, _ROWS = 2, 14
 
 def _ms_pacman(emulator: Ale) -> float:
     """The way to the nearest dot, less than what a dot pays."""
-    ram, screen = emulator.ram().astype(int), emulator.screen()
-    x, y = (ram[10] - 8) // _PIXELS, (ram[16] + 4) // _PIXELS
+    wall, dot = maze(emulator.screen())
+    return -0.1 * way(wall, dot, square(emulator.ram()))
+
+
+def square(ram: np.ndarray) -> tuple[int, int]:
+    """Row and column of the square that Ms Pac-Man is on."""
+    return (int(ram[16]) + 4) // _PIXELS, (int(ram[10]) - 8) // _PIXELS
+
+
+def maze(screen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which squares are walls, and which have dots; both `[rows, columns]`."""
     colour = screen[1, 0]
     rows = _TOP + 3 * _PIXELS * np.arange(_ROWS)
     columns = np.arange(1, screen.shape[1], _PIXELS)
     # Dots have the colour of walls, but do not reach the upper edge of their row.
     wall = np.all(screen[rows[:, None], columns] == colour, axis=-1)
     dot = np.all(screen[rows[:, None] + 5, columns] == colour, axis=-1) & ~wall
-    wall, dot = np.repeat(wall, 3, axis=0), np.repeat(dot, 3, axis=0)
-    return -0.1 * way(wall, dot, (int(y), int(x)))
+    return np.repeat(wall, 3, axis=0), np.repeat(dot, 3, axis=0)
 
 
 def way(wall: np.ndarray, goal: np.ndarray, start: tuple[int, int]) -> int:

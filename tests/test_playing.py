@@ -1,0 +1,288 @@
+"""The planner that plays like a person: decisions worked out by hand, hints, and a whole game."""
+
+import types
+
+import numpy as np
+import pytest
+
+from bqfd_jax import demos
+from bqfd_jax.demos.making import hints, planning, playing
+from bqfd_jax.envs import ale, atari
+
+HOW = playing.Settings(
+    pace=2,
+    horizon=6,
+    continuations=2,
+    hope=0.5,
+    margin=0.1,
+    lapse_probability=0.0,
+    lapse_steps=8,
+    lets_go=False,
+    late_steps=0,
+)
+
+
+class Line:
+    """A walk on a line with the keys rest, left and right; what its places pay and cost is given.
+
+    Args:
+      pays: `{place: reward}`, each paid once.
+      deadly: places that cost a life.
+      length: steps of a game.
+    """
+
+    num_actions = 3
+    action_meaning = (0, 4, 3)
+    game = "Line"
+
+    def __init__(self, *, pays=None, deadly=(), lives=0, length=10**6):
+        self._pays, self._deadly, self._length = pays or {}, set(deadly), length
+        self._start_lives = lives
+
+    def reset(self):
+        self._state = (100, self._start_lives, 0, frozenset())
+        return self._start_lives
+
+    @property
+    def lives(self):
+        return self._state[1]
+
+    def step(self, action):
+        place, lives, time, paid = self._state
+        place += (0, -1, 1)[action]
+        reward = 0.0 if place in paid else float(self._pays.get(place, 0))
+        lives -= place in self._deadly
+        self._state = (place, lives, time + 1, paid | {place} if reward else paid)
+        dead = self._start_lives > 0 and lives == 0
+        return ale.AleStep(reward, lives, dead or time + 1 >= self._length)
+
+    def ram(self):
+        return np.array([self._state[0]], np.uint8)
+
+    def save_state(self):
+        return self._state
+
+    def load_state(self, state):
+        self._state = state
+
+
+def play(line, *, steps=20, seed=0, told=None, **changes):
+    how = playing.Settings(**vars(HOW) | changes)
+    rng = np.random.default_rng(seed)
+    told = told or hints.Hints(unit=1.0)
+    return playing.play_game(line, how, hints=told, steps=steps, rng=rng)
+
+
+# --- Decisions ---
+
+
+def test_nothing_to_do_is_rest():
+    assert play(Line()).actions.tolist() == [0] * 20
+
+
+def test_a_reward_in_sight_is_fetched_and_then_there_is_rest():
+    game = play(Line(pays={104: 1}))
+    assert game.actions.tolist() == [2, 2, 2, 2] + [0] * 16
+    assert (game.score, game.is_over, game.retries) == (1, False, 0)
+    # Beyond the horizon it is not seen.
+    assert play(Line(pays={107: 1})).score == 0
+
+
+def test_a_reward_below_the_margin_is_left():
+    # Alone of the three first keys, right can reach it, by one of its two or three second ones.
+    line = Line(pays={106: 1})
+    assert play(line, margin=0.1).score == 1
+    assert play(line, margin=1.0).score == 0
+
+
+def test_a_life_is_worth_more_than_a_reward():
+    line = Line(pays={102: 5}, deadly=[102], lives=3)
+    assert play(line).score == 0
+    careless = hints.Hints(unit=1.0, life=1.0)
+    assert play(line, told=careless).score == 5
+
+
+def test_what_is_wanted_decides_where_nothing_is_paid():
+    wants_95 = hints.Hints(look=lambda emulator: lambda ram: -abs(float(ram[0]) - 95), unit=1.0)
+    line = Line()
+    actions = play(line, told=wants_95, pace=1).actions
+    assert actions.tolist() == [1] * 5 + [0] * 15
+    assert line.ram()[0] == 95
+
+
+def test_sooner_is_better():
+    """Both ways pay the same, but the left one within fewer steps."""
+    line = Line(pays={97: 1, 104: 1})
+    assert play(line, steps=2, hope=1.0).actions.tolist() == [1, 1]
+
+
+def test_many_ways_out_are_better_than_one():
+    """Left and right pay the same at best, but left pays with other second keys too."""
+    line = Line(pays={98: 1, 102: 0.5, 105: 0.5})
+    assert play(line, steps=2, margin=0.0).actions.tolist() == [1, 1]
+
+
+def test_a_future_counts_half_by_its_end_and_half_by_its_way():
+    future = playing.Future((0, 0, 0, 0), (0.0, 0.0, 2.0, 2.0), 2.0, 0, None)
+    assert future.worth == (2 + 1) / 2
+
+
+@pytest.mark.parametrize(
+    ("worth", "held", "rests", "chosen"),
+    [
+        ({0: 1.0, 1: 1.05, 2: 1.08}, 1, True, 0),
+        ({0: 0.9, 1: 1.05, 2: 1.08}, 1, True, 1),
+        ({0: 0.9, 1: 0.9, 2: 1.08}, 1, True, 2),
+        ({0: 1.0, 1: 1.05, 2: 1.08}, 1, False, 1),
+        ({0: 1.0, 2: 1.05}, 1, False, 2),
+    ],
+)
+def test_rest_goes_before_what_is_held_and_both_before_what_is_hardly_better(
+    worth, held, rests, chosen
+):
+    mind = playing.Mind(Line(), HOW, hints.Hints(rests=rests), None, None)
+    assert mind._choose(worth, held) == chosen
+
+
+def test_deciding_leaves_the_game_as_it_was():
+    line = Line(pays={104: 1})
+    line.reset()
+    before = line.save_state()
+
+    def look(emulator):
+        emulator.step(2)
+        return lambda ram: 0.0
+
+    judge = playing.Judge(has_lives=False, unit=1.0)
+    mind = playing.Mind(line, HOW, hints.Hints(look=look), judge, np.random.default_rng(0))
+    assert mind.decide(held=0) == 2
+    assert line.save_state() == before
+    assert mind.simulated > 0
+
+
+def test_games_end():
+    game = play(Line(length=7))
+    assert (len(game.actions), game.is_over) == (7, True)
+    dies = Line(deadly=range(0, 200), lives=2)
+    assert len(play(dies).actions) == 2
+
+
+# --- Skill ---
+
+
+def test_a_late_player_does_the_same_later():
+    line = Line(pays={104: 1})
+    assert play(line, pace=1, margin=0.02, hope=1.0).actions[:6].tolist() == [2, 2, 2, 2, 0, 0]
+    assert play(line, pace=1, margin=0.02, hope=1.0, late_steps=1).actions[:6].tolist() == [
+        0,
+        2,
+        2,
+        2,
+        2,
+        2,
+    ]
+
+
+def test_a_lapse_holds_on_or_lets_go_but_not_in_the_middle_of_a_move():
+    line = Line(pays={102: 1})
+    restless = hints.Hints(unit=1.0, rests=False)
+
+    def right(told, **changes):
+        games = [play(line, told=told, steps=60, seed=seed, **changes) for seed in range(8)]
+        return [np.count_nonzero(game.actions == 2) for game in games]
+
+    # Without rest there is no reason to stop, with or without attention, except to let go.
+    assert right(restless) == [60] * 8
+    assert min(right(restless, lapse_probability=0.3)) > 30
+    assert max(right(restless, lapse_probability=0.3, lets_go=True)) < 30
+    # Who rests dozes off before the move or after it.
+    assert set(right(None, lapse_probability=0.3)) == {2}
+    assert play(line, lapse_probability=1.0).actions.tolist() == [0] * 20
+
+
+def test_skill_means_fewer_lapses():
+    by_skill = [planning.settings("Pong", skill=skill) for skill in np.linspace(0, 1, 11)]
+    for field in ("lapse_probability", "lapse_steps", "late_steps"):
+        values = [getattr(how, field) for how in by_skill]
+        assert values == sorted(values, reverse=True)
+        assert values[0] > values[-1] == 0
+    # Per step, attention does not depend on a game's pace.
+    quick, slow = (planning.settings(game, skill=0.5) for game in ("Breakout", "Pong"))
+    assert slow.lapse_probability / slow.pace == pytest.approx(quick.lapse_probability)
+
+
+# --- Hints ---
+
+
+def test_hints_are_only_for_games_there_are():
+    for game, told in hints.TABLE.items():
+        assert game in atari.games()
+        emulator = ale.Ale(game)
+        assert set(told.keys) <= set(emulator.action_meaning)
+        emulator.step(0)
+        assert np.isfinite(told.look(emulator)(emulator.ram()))
+
+
+def memory(**values):
+    """Memory of which only some bytes are known, by `_address=value`."""
+    ram = np.zeros(128, np.uint8)
+    for address, value in values.items():
+        ram[int(address[1:])] = value
+    return ram
+
+
+def falling(*balls):
+    """An emulator whose ball is there, one step after the other."""
+    places = list(balls)
+    there = types.SimpleNamespace(ram=lambda: memory(_99=places[0][0], _101=places[0][1]))
+    there.step = lambda action: places.pop(0)
+    return there
+
+
+def test_breakout_wants_the_paddle_where_the_ball_comes_down():
+    wanted = hints.of("Breakout").look(falling((80, 100), (90, 150), (100, 190), (110, 180)))
+    assert wanted(memory(_72=92)) == 0
+    assert wanted(memory(_72=112)) == wanted(memory(_72=72)) == -2
+    # A ball that rises asks for nothing, a lost one for another.
+    assert hints.of("Breakout").look(falling((80, 100), (90, 90)))(memory(_72=92)) == 0
+    launch = hints.of("Breakout").look(falling((80, 0)))
+    assert launch(memory(_101=100)) > launch(memory(_101=0))
+
+
+def test_seaquest_wants_divers_and_then_air():
+    def wanted(**values):
+        return hints.of("Seaquest").look(types.SimpleNamespace(ram=lambda: memory(**values)))
+
+    def value(want, **values):
+        return want(memory(**values))
+
+    for up in (wanted(_62=6, _102=50, _97=93), wanted(_62=1, _102=13, _97=93)):
+        assert value(up, _97=93) < value(up, _97=40) < value(up, _97=13, _62=0)
+    for down in (wanted(_62=3, _102=50, _97=93), wanted(_62=0, _102=6, _97=93)):
+        assert value(down, _62=3) < value(down, _62=4)
+        near = {"_71": 90, "_113": 1, "_70": 80, "_97": 108}
+        assert value(down, **near) > value(down, **near | {"_70": 20}) > value(down)
+
+
+def test_the_ways_to_dots_go_around_walls_and_through_the_tunnel():
+    drawn = ["#####", "#.#o#", "#.#.#", "....."]
+    wall = np.array([[square == "#" for square in row] for row in drawn])
+    dot = np.array([[square == "o" for square in row] for row in drawn])
+    ways = hints.ways_to(wall, dot)
+    assert (ways[1, 1], ways[3, 1], ways[3, 0], ways[3, 4], ways[1, 3]) == (6, 4, 4, 3, 0)
+    assert not hints.ways_to(wall, dot & False).any()
+
+
+# --- Whole demonstrations ---
+
+
+def test_a_person_holds_keys_and_plays_well():
+    demonstration = planning.plan("Breakout", skill=1, steps=250)
+    holds = 1 + np.count_nonzero(np.diff(demonstration.actions.astype(int)))
+    assert 250 / holds >= 4
+    assert demonstration.scores[0] >= 5
+    # Most of the time nothing is needed.
+    assert np.mean(demonstration.actions == 0) > 0.5
+    demos.play(demonstration, gamma=0.9)
+    again = planning.plan("Breakout", skill=1, steps=250)
+    np.testing.assert_array_equal(again.actions, demonstration.actions)
