@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -613,6 +614,22 @@ def loss_of(name, config):
 
 def assert_trees_close(found, expected, **tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), found, expected)
+
+
+def test_gradients_are_shortened_by_one_factor():
+    gradients = {"a": jnp.array([3.0]), "b": jnp.array([[0.0, 4.0]])}  # of norm 5
+
+    def clipped(max_norm):
+        clip = learner.clip_by_norm(max_norm)
+        shortened, state = clip.update(gradients, clip.init(gradients), gradients)
+        # As optax has it, so that checkpoints fit either.
+        assert state == optax.clip_by_global_norm(max_norm).init(gradients)
+        return shortened
+
+    expected = {"a": jnp.array([0.6]), "b": jnp.array([[0.0, 0.8]])}
+    chex.assert_trees_all_close(clipped(1.0), expected, rtol=1e-6)
+    for enough in (5.0, 7.0):
+        chex.assert_trees_all_equal(clipped(enough), gradients)
 
 
 @each_agent
