@@ -80,7 +80,7 @@ def atari_program(agent, preset, *, torso, hidden, rows_per_lane, num_lanes, num
 
 # What differs between agents, and what does not.
 PHASES = [(agent, phase) for agent in AGENTS for phase in ("interact", "update")]
-PHASES += [("bqfd", phase) for phase in ("begin", "iterate", "pretrain", "read")]
+PHASES += [("bqfd", phase) for phase in ("begin", "iterate", "updates", "pretrain", "read")]
 
 
 @pytest.mark.parametrize(("agent", "phase"), PHASES)
@@ -93,7 +93,8 @@ def test_training_beside_a_host_lowers_for_accelerators(agent, phase):
         "interact": (seen,),
         "iterate": (seen, jax.ShapeDtypeStruct((), jnp.int32)),
     }.get(phase, ())
-    assert faults(program(getattr(trainer, phase), state, *arguments)) == []
+    function = trainer.updates(2) if phase == "updates" else getattr(trainer, phase)
+    assert faults(program(function, state, *arguments)) == []
 
 
 @pytest.mark.parametrize("agent", AGENTS)

@@ -211,3 +211,20 @@ def test_vmap_over_independent_rows():
     for i, (rows, at) in enumerate(cases):
         for many, one in zip(together, walk(rows, at[:1]), strict=True):
             np.testing.assert_array_equal(many[i], one)
+
+
+def test_walks_of_accelerators_are_those_of_a_cpu(monkeypatch):
+    rng = np.random.default_rng(0)
+    marks = [[], [], [], [FIRST], [LAST]]
+    table = [(rng.normal(), 0.9 * rng.integers(2), *marks[rng.integers(5)]) for _ in range(SIZE)]
+    rows, _ = place("lane 1", 3, *table)
+    index = jnp.arange(2 * SIZE, 3 * SIZE)
+    expected = walk(rows, index)
+    monkeypatch.setattr(
+        jax.lax, "platform_dependent", lambda *arguments, cpu, default: default(*arguments)
+    )
+    unrolled = jax.jit(lambda rows, index: rows_lib.walk(rows, LAYOUT, index, 4))(rows, index)
+    for one, other in zip(expected, unrolled, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert expected.alive[1:].any()
+    assert not expected.alive[1:].all()

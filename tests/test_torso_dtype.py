@@ -1,5 +1,7 @@
 """Torsos that compute in bfloat16, between parameters and heads of float32."""
 
+import dataclasses
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,8 @@ from helpers import quick_jit
 from jax.flatten_util import ravel_pytree
 
 from bqfd_jax import networks
+from bqfd_jax.runs.gym import GymWorld
+from experiments.gym.__main__ import parse
 
 KEY = jax.random.key(0)
 MAKERS = {
@@ -86,3 +90,17 @@ def test_a_policy_file_tells_of_the_dtype():
     expected = MAKERS["vector"](torso_dtype="bfloat16").apply(params, seen)
     chex.assert_trees_all_equal(network.apply(params, seen), expected)
     assert (MAKERS["vector"]().apply(params, seen) != expected).any()
+
+
+def test_a_run_asks_for_it_by_an_option():
+    config = parse(["--torso-dtype", "bfloat16", "--hidden", "8"])
+    config.check()
+    world = GymWorld(config)
+    made = world.make_network(world.example())
+    assert made.made_with == {"hidden": 8, "torso_dtype": "bfloat16"}
+    seen = jnp.ones((1, 1, 4))
+    params = made.network.init(KEY, seen)
+    plain = networks.for_observation((4,), np.float32, 2, hidden=8)
+    assert (made.network.apply(params, seen) != plain.apply(params, seen)).any()
+    with pytest.raises(ValueError, match="torso_dtype is 'float16'"):
+        dataclasses.replace(config, torso_dtype="float16").check()

@@ -326,16 +326,11 @@ class HostLoop:
             )
         else:
             actions = self._act()
-            self._learn(due)
+            joined = due > 1 and self._join
+            for learn in [self.trainer.updates(due)] if joined else [self.trainer.update] * due:
+                self.state = learn(self.state)
         self._seen = self.env.step(np.asarray(actions))
         return self.scores.see(self._seen)
-
-    def _learn(self, due: int) -> None:
-        if due > 1 and self._join:
-            self.state = self.trainer.updates(due)(self.state)
-            return
-        for _ in range(due):
-            self.state = self.trainer.update(self.state)
 
     def _act(self) -> Array:
         if self._seen is None:
