@@ -55,29 +55,21 @@ def of(game: str) -> Hints:
 
 
 _BALL_X, _BALL_Y, _PADDLE_X = 99, 101, 72
-_FLOOR = 189  # where the ball meets the paddle
+_FALLS, _RISES = 0.1, 0.02  # per pixel between paddle and ball
 
 
 def _breakout(emulator: Ale) -> Potential:
-    """The paddle where the ball comes down; a ball that rises asks for nothing."""
-    if emulator.ram()[_BALL_Y] == 0:
-        return lambda ram: 10.0 * (ram[_BALL_Y] > 0)
-    x = _landing(emulator)
-    if x is None:
-        return lambda ram: 0.0
-    return lambda ram: -abs(int(ram[_PADDLE_X]) + 8 - x) / 10  # the paddle is 16 wide
+    """The paddle under the ball, above all while it falls."""
+    before = emulator.ram()[_BALL_Y]
+    emulator.step(0)
+    weight = _FALLS if emulator.ram()[_BALL_Y] > before else _RISES
 
+    def potential(ram: np.ndarray) -> float:
+        if ram[_BALL_Y] == 0:
+            return -20.0  # no ball is in play
+        return -weight * abs(int(ram[_PADDLE_X]) + 8 - int(ram[_BALL_X]))  # the paddle is 16 wide
 
-def _landing(emulator: Ale) -> int | None:
-    """Where the ball is when it stops falling, None if it does not fall."""
-    landing, y = None, int(emulator.ram()[_BALL_Y])
-    while y < _FLOOR:
-        emulator.step(0)
-        ram = emulator.ram()
-        if ram[_BALL_Y] <= y:
-            break
-        landing, y = int(ram[_BALL_X]), int(ram[_BALL_Y])
-    return landing
+    return potential
 
 
 def _freeway(emulator: Ale) -> Potential:
@@ -85,14 +77,28 @@ def _freeway(emulator: Ale) -> Potential:
     return lambda ram: float(ram[14]) / 170
 
 
+_MS_PACMAN_LIFE = 300.0
+_PLACES = slice(6, 17)  # of Ms Pac-Man and the ghosts
+_PAUSE = 6  # steps; what is eaten halts the game for less, death for 20 steps before it counts
+_FEW_DOTS = 6  # the end of a maze halts the game as well
+
+
 def _ms_pacman(emulator: Ale) -> Potential:
     """The nearest dot."""
-    ways = ways_to(*shaping.maze(emulator.screen()))
+    wall, dot = shaping.maze(emulator.screen())
+    ways = ways_to(wall, dot)
     H, W = ways.shape
+    is_safe = dot.sum() <= _FEW_DOTS
+    last, halted = None, 0
 
     def potential(ram: np.ndarray) -> float:
+        nonlocal last, halted
+        places = bytes(ram[_PLACES])
+        halted = halted + 1 if places == last else 0
+        last = places
         y, x = shaping.square(ram)
-        return -0.1 * float(ways[min(max(y, 0), H - 1), x % W])
+        way = float(ways[min(max(y, 0), H - 1), x % W])
+        return -0.1 * way - _MS_PACMAN_LIFE * (halted > _PAUSE and not is_safe)
 
     return potential
 
@@ -112,6 +118,7 @@ def ways_to(wall: np.ndarray, goal: np.ndarray) -> np.ndarray:
 
 
 _SCARCE = 14
+_SEAQUEST_LIFE = 100.0
 
 
 def _seaquest(emulator: Ale) -> Potential:
@@ -119,11 +126,14 @@ def _seaquest(emulator: Ale) -> Potential:
     ram = emulator.ram().astype(int)
     short = ram[OXYGEN] < _SCARCE and ram[DEPTH] > SURFACE
     # Without a diver there is no air to be had.
-    if ram[DIVERS] == FULL or (short and ram[DIVERS]):
-        return lambda ram: -float(ram[DEPTH]) / 10
+    goes_up = ram[DIVERS] == FULL or (short and ram[DIVERS])
 
     def potential(ram: np.ndarray) -> float:
         ram = ram.astype(int)
+        if ram[OXYGEN] == 0 and ram[DEPTH] > SURFACE:
+            return -_SEAQUEST_LIFE  # the game takes the life a second later
+        if goes_up:
+            return -float(ram[DEPTH]) / 10
         there = (ram[LANE_HAS_DIVER] == 1) & (ram[LANE_X] != 0)
         ways = np.abs(ram[LANE_X] - ram[X]) + np.abs(LANE_DEPTHS - ram[DEPTH])
         return 5.0 * ram[DIVERS] + max(0, 200 - min(ways[there], default=200)) / 66
@@ -146,12 +156,13 @@ _SHOOTING = {
 TABLE = {
     "Breakout": Hints(
         look=_breakout,
-        keys=(0, _FIRE, _RIGHT, _LEFT),
+        # With a finger on the button, the next ball comes by itself.
+        keys=(_FIRE, _RIGHT, _LEFT),
         # One step moves the paddle by more than its width.
         pace=1,
         horizon=12,
         continuations=0,
-        margin=0.4,
+        margin=0.5,
         unit=1.0,
     ),
     "ChopperCommand": Hints(**_SHOOTING, unit=100.0),
@@ -165,13 +176,14 @@ TABLE = {
         rests=False,
         margin=0.05,
         unit=10.0,
-        life=300.0,
+        life=_MS_PACMAN_LIFE,
     ),
-    "Seaquest": Hints(look=_seaquest, **_SHOOTING, unit=20.0, life=100.0),
+    "Seaquest": Hints(look=_seaquest, **_SHOOTING, hope=0.85, unit=20.0, life=_SEAQUEST_LIFE),
     "VideoPinball": Hints(
         look=_video_pinball,
-        keys=(0, _DOWN, _FIRE, _RIGHT, _LEFT, _UP),
+        keys=(0, _DOWN, _FIRE, _RIGHT, _LEFT, _UP, _RIGHT_FIRE, _LEFT_FIRE, _UP_FIRE),
         horizon=24,
+        continuations=3,
         unit=100.0,
     ),
 }
