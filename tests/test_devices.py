@@ -27,7 +27,7 @@ from bqfd_jax.runs import checkpoint_items
 from bqfd_jax.runs.checkpoint import Checkpointer
 from bqfd_jax.runs.gym import GymConfig
 from bqfd_jax.runs.run import Run
-from bqfd_jax.training import on_host
+from bqfd_jax.training import host_checkpoint, on_host
 from bqfd_jax.types import Row
 from experiments.gym.__main__ import main as gym_main
 
@@ -202,14 +202,14 @@ def test_frames_come_back_to_the_devices_that_they_were_on(tmp_path, monkeypatch
     state = trainer.update(filled(trainer))
     # Pieces of 30 rows, which are cut across the 56 rows of a device.
     monkeypatch.setattr(checkpoint_items, "_PIECE_BYTES", 30 * state.replay.rows.frame[0].nbytes)
-    items = on_host.to_checkpoint(state)
+    items = host_checkpoint.to_checkpoint(state)
     checkpointer = Checkpointer(tmp_path)
     checkpointer.save(3, items)
     templates = spread.shapes(replay.mesh, jax.eval_shape(lambda: items))
     step, back = checkpointer.restore(templates)
     assert step == 3
     chex.assert_trees_all_equal(jax.device_get(back["replay"]), jax.device_get(items["replay"]))
-    resumed = on_host.from_checkpoint(back, trainer, lambda: None)
+    resumed = host_checkpoint.from_checkpoint(back, trainer, lambda: None)
     assert places(resumed.learner) == places(state.learner)
     assert places(resumed.replay) == places(state.replay)
     # The same again, without devices that are named.

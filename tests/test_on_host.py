@@ -10,7 +10,7 @@ from bqfd_jax import networks
 from bqfd_jax.agents import BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnConfig, make_agent
 from bqfd_jax.envs import host
 from bqfd_jax.replay import make_replay
-from bqfd_jax.training import on_host
+from bqfd_jax.training import host_checkpoint, on_host
 from bqfd_jax.types import Row
 
 GAMMA = 0.5
@@ -277,12 +277,12 @@ def state_and_trainer(num_steps=60):
 
 def test_what_is_saved_comes_back_but_for_the_running_episodes():
     state, trainer, _ = state_and_trainer()
-    saved = on_host.to_checkpoint(state)
+    saved = host_checkpoint.to_checkpoint(state)
 
     def never():
         raise AssertionError("the replay was saved")
 
-    back = on_host.from_checkpoint(saved, trainer, never)
+    back = host_checkpoint.from_checkpoint(saved, trainer, never)
     for name in ("learner", "replay", "step", "totals", "num_totals"):
         chex.assert_trees_all_equal(getattr(back, name), getattr(state, name))
     assert (jax.random.key_data(back.key) == jax.random.key_data(state.key)).all()
@@ -291,13 +291,13 @@ def test_what_is_saved_comes_back_but_for_the_running_episodes():
 
 def test_without_the_replay_visit_counts_go_on_from_their_mean():
     state, trainer, replay = state_and_trainer()
-    saved = on_host.to_checkpoint(state, with_replay=False)
+    saved = host_checkpoint.to_checkpoint(state, with_replay=False)
     assert "replay" not in saved
     # The last row starts no transition, and is never visited.
     visits = np.asarray(state.replay.visit_count)[:-1]
     assert visits.std() > 0
     assert float(saved["run"]["mean_visits"]) == pytest.approx(visits.mean())
-    back = on_host.from_checkpoint(saved, trainer, lambda: replay.init(demonstration(12)))
+    back = host_checkpoint.from_checkpoint(saved, trainer, lambda: replay.init(demonstration(12)))
     assert np.asarray(back.replay.visit_count).tolist() == [round(visits.mean())] * 12
     assert int(back.replay.num_added) == 0
     chex.assert_trees_all_equal(back.learner, state.learner)
@@ -307,11 +307,11 @@ def test_without_the_replay_visit_counts_go_on_from_their_mean():
 def test_the_shape_of_a_checkpoint_is_known_beforehand(with_replay):
     state, trainer, _ = state_and_trainer()
     template = jax.eval_shape(
-        lambda: on_host.to_checkpoint(
+        lambda: host_checkpoint.to_checkpoint(
             trainer.init(jax.random.key(0), demonstration(12)), with_replay=with_replay
         )
     )
-    saved = on_host.to_checkpoint(state, with_replay=with_replay)
+    saved = host_checkpoint.to_checkpoint(state, with_replay=with_replay)
     chex.assert_trees_all_equal_shapes_and_dtypes(template, saved)
 
 
@@ -322,7 +322,9 @@ def test_a_resumed_run_cuts_the_episodes_that_were_running():
     last = ring + int(state.replay.num_added) - 1
     assert state.replay.rows.discount[last] > 0
     assert not state.replay.rows.is_last[last]
-    back = on_host.from_checkpoint(on_host.to_checkpoint(state), trainer, lambda: None)
+    back = host_checkpoint.from_checkpoint(
+        host_checkpoint.to_checkpoint(state), trainer, lambda: None
+    )
     loop = make_loop(trainer, CountingEnvironment(2), back)
     assert loop.step == 24
     loop.run(12)

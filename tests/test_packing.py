@@ -3,7 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bqfd_jax.replay import make_replay, packing
+from bqfd_jax.replay import make_replay
+from bqfd_jax.replay import rows as rows_lib
 from bqfd_jax.types import Row
 
 
@@ -22,22 +23,22 @@ from bqfd_jax.types import Row
     ],
 )
 def test_frames_are_stored_in_whole_tiles_where_little_is_wasted(frame_shape, stored):
-    assert packing.packed_shape(frame_shape) == stored
+    assert rows_lib.packed_shape(frame_shape) == stored
     frames = np.random.default_rng(0).integers(256, size=(3, 2, *frame_shape)).astype(np.uint8)
-    packed = packing.pack(frames, frame_shape)
+    packed = rows_lib.pack(frames, frame_shape)
     assert packed.shape == (3, 2, *stored)
     size = int(np.prod(frame_shape))
     flat = np.asarray(packed).reshape(6, -1)
     np.testing.assert_array_equal(flat[:, :size], frames.reshape(6, -1))
     np.testing.assert_array_equal(flat[:, size:], 0)
-    unpacked = packing.unpack(packed, frame_shape)
+    unpacked = rows_lib.unpack(packed, frame_shape)
     assert unpacked.dtype == np.uint8
     np.testing.assert_array_equal(unpacked, frames)
 
 
 def test_a_frame_of_another_size_is_not_padded():
     with pytest.raises(AssertionError, match="84"):
-        packing.pack(np.zeros((3, 42, 84), np.uint8), (84, 84))
+        rows_lib.pack(np.zeros((3, 42, 84), np.uint8), (84, 84))
 
 
 def rows(frames):

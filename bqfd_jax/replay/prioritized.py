@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bqfd_jax import checks
-from bqfd_jax.replay import packing, sum_tree
 from bqfd_jax.replay import rows as rows_lib
+from bqfd_jax.replay import sum_tree
 from bqfd_jax.types import Array, Batch, Row
 
 
@@ -127,7 +127,7 @@ def init(
     """
     R, E = sizes.layout.num_rows, sizes.layout.num_demo_rows
     rows = Row(
-        frame=jnp.zeros((R, *packing.packed_shape(sizes.frame_shape)), sizes.frame_dtype),
+        frame=jnp.zeros((R, *rows_lib.packed_shape(sizes.frame_shape)), sizes.frame_dtype),
         action=jnp.zeros(R, jnp.int32),
         reward=jnp.zeros(R, jnp.float32),
         discount=jnp.zeros(R, jnp.float32),
@@ -290,7 +290,7 @@ def _check_fits(demonstrations: Row | None, sizes: Sizes) -> None:
 
 
 def _packed(sizes: Sizes, rows: Row) -> Row:
-    return rows.replace(frame=packing.pack(rows.frame, sizes.frame_shape))
+    return rows.replace(frame=rows_lib.pack(rows.frame, sizes.frame_shape))
 
 
 def _path_discount(path: rows_lib.Walk, rows: Row, steps: int) -> Array:
@@ -302,7 +302,7 @@ def _path_discount(path: rows_lib.Walk, rows: Row, steps: int) -> Array:
 def _observe(sizes: Sizes, rows: Row, index: Array) -> Array:
     """The stacks of frames that end at `index` (`[B]`), `[B, S, *frame_shape]`."""
     stacks = rows.frame[rows_lib.stack_index(rows, sizes.layout, index, sizes.stack)]
-    return packing.unpack(stacks, sizes.frame_shape)
+    return rows_lib.unpack(stacks, sizes.frame_shape)
 
 
 def _to_leaf(sizes: Sizes, priority: Array) -> Array:
@@ -318,7 +318,7 @@ def _end_what_was_left_open(rows: Row, row: Row, previous: Array) -> Row:
 
 def _num_bytes(sizes: Sizes) -> int:
     """Of rows, the tree's levels and the visit counts."""
-    num_rows, frame_shape = sizes.layout.num_rows, packing.packed_shape(sizes.frame_shape)
+    num_rows, frame_shape = sizes.layout.num_rows, rows_lib.packed_shape(sizes.frame_shape)
     frame = int(np.prod(frame_shape, dtype=np.int64))
     row_bytes = frame * np.dtype(sizes.frame_dtype).itemsize + 14
     tree_bytes = sum_tree.num_bytes(num_rows)

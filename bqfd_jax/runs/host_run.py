@@ -16,7 +16,7 @@ from bqfd_jax.runs.errors import RunError
 from bqfd_jax.runs.job import Evaluator, Job
 from bqfd_jax.runs.journal import Journal
 from bqfd_jax.runs.sinks import Sink
-from bqfd_jax.training import demo_usage, group, on_host
+from bqfd_jax.training import demo_usage, group, host_checkpoint, on_host
 from bqfd_jax.types import Array, HostStep, Params
 
 Part = TypeVar("Part")
@@ -236,7 +236,9 @@ class HostRun:
         self._check_finite({"size of the network": size})
         started = time.perf_counter()
         with_replay = self.config.checkpoint_replay
-        items = self.loop.take(functools.partial(on_host.to_checkpoint, with_replay=with_replay))
+        items = self.loop.take(
+            functools.partial(host_checkpoint.to_checkpoint, with_replay=with_replay)
+        )
         path = self.journal.save(self.loop.step, items)
         self.is_saved = path is not None
         if path is None:
@@ -267,11 +269,13 @@ def restore(
 ) -> tuple[int, on_host.HostTrainState] | None:
     """Step and state of the journal's last checkpoint (of that step), if there is one."""
     with_replay = job.config.checkpoint_replay
-    templates = jax.eval_shape(lambda: on_host.to_checkpoint(job.init(), with_replay=with_replay))
+    templates = jax.eval_shape(
+        lambda: host_checkpoint.to_checkpoint(job.init(), with_replay=with_replay)
+    )
     found = journal.restore(spread.shapes(job.replay.mesh, templates), step=step)
     if found is None:
         return None
-    return found[0], on_host.from_checkpoint(found[1], job.trainer, job.fresh_replay)
+    return found[0], host_checkpoint.from_checkpoint(found[1], job.trainer, job.fresh_replay)
 
 
 def begin(job: Job, journal: Journal, sink: Sink, *, resume: bool = False) -> HostRun:

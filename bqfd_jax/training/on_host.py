@@ -215,51 +215,85 @@ def _stream_key(state: HostTrainState, stream: KeyStream, counter: Array) -> Arr
     return jax.random.fold_in(jax.random.fold_in(state.key, stream), counter)
 
 
-def to_checkpoint(state: HostTrainState, *, with_replay: bool = True) -> dict[str, Any]:
-    """What is worth saving of a state: the items of a checkpoint.
+def updates_due(step: int, *, update_period: float, learning_starts: int = 0) -> int:
+    """How many updates should have been made by an agent step, pre-training apart."""
+    # Exact, so that nothing is lost or gained over millions of steps.
+    return max(step - learning_starts, 0) // Fraction(update_period).limit_denominator(10**6)
 
-    Without the replay, which may take gigabytes, the mean of its visit counts is kept.
+
+class HostLoop:
+    """Environments that go on for ever, and the state that learns from them.
+
+    Args:
+      env: what is stepped; reset at the first `run`.
+      trainer: made for as many lanes.
+      state: taken over; read it back from `state`.
+      update_period: agent steps, over all lanes, per update: with 8 lanes and a period of 4, two
+        updates each time that all lanes have stepped.
+      learning_starts: agent steps before the first update.
+      one_call: act and learn in one call.  With a small network a call costs as much as an update,
+        so that waiting for the learning as well is the cheaper choice.
+      join_updates: make the updates that are due together one call; unless given, everywhere but
+        on a CPU, where a call costs little and convolutions in a loop are several times slower.
     """
-    run = {name: getattr(state, name) for name in _COUNTERS}
-    if with_replay:
-        return {"learner": state.learner, "run": run, "replay": state.replay}
-    return {"learner": state.learner, "run": run | {"mean_visits": _mean_visits(state.replay)}}
 
+    def __init__(
+        self,
+        env: HostEnvironment,
+        trainer: HostTrainer,
+        state: HostTrainState,
+        *,
+        update_period: float,
+        learning_starts: int = 0,
+        one_call: bool = False,
+        join_updates: bool | None = None,
+    ):
+        checks.above(0, update_period=update_period)
+        self.env = env
+        self.trainer = trainer
+        self.state = state
+        self.step = int(np.max(state.step))  # runs of a group are in step
+        self.scores = host.Scores(env.num_lanes)
+        self._updates_due = functools.partial(
+            updates_due, update_period=update_period, learning_starts=learning_starts
+        )
+        self._one_call = one_call
+        self._join = jax.default_backend() != "cpu" if join_updates is None else join_updates
+        self._seen: HostStep | None = None
 
-def from_checkpoint(
-    saved: dict[str, Any], trainer: HostTrainer, fresh_replay: Callable[[], ReplayState]
-) -> HostTrainState:
-    """The state that was saved; running episodes begin anew.
+    def run(self, num_steps: int) -> list[float]:
+        """Goes on for at least that many agent steps; returns scores of episodes that ended."""
+        finished = []
+        until = self.step + num_steps
+        while self.step < until:
+            finished += self._iterate()
+        return finished
 
-    If the replay was not saved it is what `fresh_replay` makes, with the demonstrations alone, and
-    every visit count goes on from the mean that was reached.
-    """
-    run = saved["run"]
-    if "replay" in saved:
-        replay_state = saved["replay"]
-    else:
-        replay_state = fresh_replay()
-        mean = jnp.round(run["mean_visits"]).astype(jnp.int32)
-        visits = jnp.maximum(mean, 1) * jnp.ones_like(replay_state.visit_count)
-        replay_state = replay_state.replace(visit_count=visits)
-    return HostTrainState(
-        learner=saved["learner"],
-        replay=replay_state,
-        lanes=trainer.init_lanes(),
-        **{name: run[name] for name in _COUNTERS},
-    )
+    def _iterate(self) -> list[float]:
+        """One step in every lane, and the updates that are due with it."""
+        before, self.step = self.step, self.step + self.env.num_lanes
+        due = self._updates_due(self.step) - self._updates_due(before)
+        if self._seen is not None and self._one_call:
+            self.state, actions = self.trainer.iterate(
+                self.state, to_device(self._seen), np.int32(due)
+            )
+        else:
+            actions = self._act()
+            joined = due > 1 and self._join
+            for learn in [self.trainer.updates(due)] if joined else [self.trainer.update] * due:
+                self.state = learn(self.state)
+        self._seen = self.env.step(np.asarray(actions))
+        return self.scores.see(self._seen)
 
-
-_COUNTERS = ("step", "key", "totals", "num_totals")
-
-
-def _mean_visits(replay_state: ReplayState) -> Array:
-    """Over the demonstration rows that can be visited."""
-    visits = replay_state.visit_count
-    starts = ~replay_state.rows.is_last[..., : visits.shape[-1]]
-    # Over the last axis: states of a group lead with the runs.
-    total = jnp.sum(visits * starts, axis=-1, dtype=jnp.float32)
-    return total / jnp.maximum(jnp.sum(starts, axis=-1), 1)
+    def _act(self) -> Array:
+        if self._seen is None:
+            self._seen = self.env.reset()
+            self.state, actions = self.trainer.begin(self.state, to_device(self._seen))
+        else:
+            self.state, actions = self.trainer.interact(self.state, to_device(self._seen))
+        # Asked for ahead of the learning, or it would arrive after it.
+        actions.copy_to_host_async()
+        return actions
 
 
 def to_device(step: HostStep) -> Seen:
