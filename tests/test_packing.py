@@ -68,8 +68,8 @@ def test_a_replay_of_atari_frames_is_packed_and_gives_them_back():
     for t in range(10):
         state = add(state, jax.tree.map(lambda x, t=t: x[t : t + 1], rows(frames[6:])))
     assert state.rows.frame.shape == (16, 56, 128)
-    # 14 bytes of other fields, 16 leaves under 16 sums, a visit count per demonstration row
-    assert replay.num_bytes == 16 * (7168 + 14) + 2 * 16 * 4 + 6 * 4
+    # 14 bytes of other fields, 16 leaves under one sum, a visit count per demonstration row
+    assert replay.num_bytes == 16 * (7168 + 14) + (16 + 1) * 4 + 6 * 4
 
     batch = jax.jit(replay.sample, static_argnums=2)(jax.random.key(0), state, 64)
     first, index = np.array([0, 6])[(batch.index >= 6).astype(int)], np.asarray(batch.index)
