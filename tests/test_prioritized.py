@@ -718,7 +718,7 @@ def test_a_replay_tells_what_it_was_made_for():
     replay = make_replay(**SIZES | dict(frame_shape=[5, 4], frame_dtype=jnp.uint8, stack=3))
     assert (replay.frame_shape, replay.frame_dtype, replay.stack) == ((5, 4), jnp.uint8, 3)
     assert (replay.n_step, replay.path_steps, replay.priority_exponent) == (2, 1, 0.5)
-    assert replay.layout == (6, 2, 8)
+    assert replay.layout == (6, 2, 8, 0)
 
 
 def test_discounts_must_be_the_agents():
