@@ -57,7 +57,7 @@ def test_what_is_shipped_is_known():
 @pytest.mark.parametrize(
     ("game", "name"),
     [
-        pytest.param(game, name, marks=[pytest.mark.slow] if name == "strong" else [])
+        pytest.param(game, name, marks=[pytest.mark.slow] if name != "default" else [])
         for game, name in SHIPPED
     ],
 )
@@ -307,10 +307,11 @@ def test_a_file_without_hash_is_checked_by_its_scores(tmp_path):
 def test_names_that_are_not_there():
     with pytest.raises(demos.DemonstrationError, match=r"of Pong comes .* only of Breakout, Chop"):
         demos.load_named("Pong")
-    with pytest.raises(demos.DemonstrationError, match=r"'strong' of MsPacman .* only 'default'"):
-        demos.load_named("MsPacman", "strong")
-    with pytest.raises(demos.DemonstrationError, match=r"'weak' .* only 'default' and 'strong'"):
-        demos.load_named("Breakout", "weak")
+    with pytest.raises(
+        demos.DemonstrationError,
+        match=r"'best' of MsPacman .* only 'default', 'strong', 'weak', 'search'",
+    ):
+        demos.load_named("MsPacman", "best")
 
 
 # --- The cache ---

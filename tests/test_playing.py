@@ -282,7 +282,7 @@ def test_ms_pacman_fears_a_game_that_halts():
     values = [wanted(ram) for _ in range(9)]
     # A pause is none, a longer one is death.
     assert values[:7] == [values[0]] * 7
-    assert values[7] == values[8] == values[0] - 300
+    assert values[7] == values[8] == values[0] - 200
     moved = ram.copy()
     moved[6] += 1
     assert wanted(moved) == values[0]

@@ -77,7 +77,7 @@ def _freeway(emulator: Ale) -> Potential:
     return lambda ram: float(ram[14]) / 170
 
 
-_MS_PACMAN_LIFE = 300.0
+_MS_PACMAN_LIFE = 200.0
 _PLACES = slice(6, 17)  # of Ms Pac-Man and the ghosts
 _PAUSE = 6  # steps; what is eaten halts the game for less, death for 20 steps before it counts
 _FEW_DOTS = 6  # the end of a maze halts the game as well
@@ -174,6 +174,7 @@ TABLE = {
         # She goes on by herself, but somebody who plays keeps the stick where she goes.
         keys=(_UP, _RIGHT, _LEFT, _DOWN),
         rests=False,
+        hope=0.9,
         margin=0.05,
         unit=10.0,
         life=_MS_PACMAN_LIFE,
@@ -181,8 +182,9 @@ TABLE = {
     "Seaquest": Hints(look=_seaquest, **_SHOOTING, hope=0.85, unit=20.0, life=_SEAQUEST_LIFE),
     "VideoPinball": Hints(
         look=_video_pinball,
-        keys=(0, _DOWN, _FIRE, _RIGHT, _LEFT, _UP, _RIGHT_FIRE, _LEFT_FIRE, _UP_FIRE),
-        horizon=24,
+        # The stick moves a flipper, and with the button it nudges the table.
+        keys=(0, _DOWN, _FIRE, _RIGHT_FIRE, _LEFT_FIRE, _UP_FIRE),
+        horizon=26,
         continuations=3,
         unit=100.0,
     ),

@@ -18,6 +18,7 @@ from bqfd_jax.envs import ale, atari
 
 METHODS = ("play", "search")
 DEFAULT_SKILL = 0.5
+_CLUMSY = 0.25  # with less skill than that, lapses are long and lose the game
 _LARGEST_SEED = 2**63 - 1
 # No new game for less than this share of the steps: a few opening moves teach nothing.
 _LEAST_GAME = 0.1
@@ -49,7 +50,7 @@ def settings(
             rollback_generations=table.rollback_generations,
         )
     known = hints.of(game)
-    carelessness = 1 - skill
+    carelessness, is_clumsy = 1 - skill, skill < _CLUMSY
     return playing.Settings(
         pace=known.pace,
         horizon=known.horizon,
@@ -58,8 +59,8 @@ def settings(
         margin=known.margin,
         # Attention lapses by the second, however often a game asks for a decision.
         lapse_probability=min(1.0, 0.03 * carelessness * known.pace),
-        lapse_steps=round(40 * carelessness),
-        lets_go=skill < 0.25,
+        lapse_steps=round(40 * carelessness) * (3 if is_clumsy else 1),
+        lets_go=is_clumsy,
         late_steps=round(2 * carelessness**2),
     )
 
