@@ -55,21 +55,31 @@ def of(game: str) -> Hints:
 
 
 _BALL_X, _BALL_Y, _PADDLE_X = 99, 101, 72
-_FALLS, _RISES = 0.1, 0.02  # per pixel between paddle and ball
+_FLOOR = 189  # where the ball meets the paddle
 
 
 def _breakout(emulator: Ale) -> Potential:
-    """The paddle under the ball, above all while it falls."""
-    before = emulator.ram()[_BALL_Y]
-    emulator.step(0)
-    weight = _FALLS if emulator.ram()[_BALL_Y] > before else _RISES
+    """The paddle where the ball comes down; a ball that rises asks for nothing."""
+    x = _landing(emulator)
 
     def potential(ram: np.ndarray) -> float:
         if ram[_BALL_Y] == 0:
             return -20.0  # no ball is in play
-        return -weight * abs(int(ram[_PADDLE_X]) + 8 - int(ram[_BALL_X]))  # the paddle is 16 wide
+        return 0.0 if x is None else -abs(int(ram[_PADDLE_X]) + 8 - x) / 10  # it is 16 wide
 
     return potential
+
+
+def _landing(emulator: Ale) -> int | None:
+    """Where the ball is when it stops falling, None if it does not fall."""
+    landing, y = None, int(emulator.ram()[_BALL_Y])
+    while 0 < y < _FLOOR:
+        emulator.step(0)
+        ram = emulator.ram()
+        if ram[_BALL_Y] <= y:
+            break
+        landing, y = int(ram[_BALL_X]), int(ram[_BALL_Y])
+    return landing
 
 
 def _freeway(emulator: Ale) -> Potential:
@@ -162,7 +172,7 @@ TABLE = {
         pace=1,
         horizon=12,
         continuations=0,
-        margin=0.5,
+        margin=0.4,
         unit=1.0,
     ),
     "ChopperCommand": Hints(**_SHOOTING, unit=100.0),
@@ -171,7 +181,7 @@ TABLE = {
         keys=(_UP, 0, _DOWN),
         # What is about to happen, not the whole road: a longer look dodges cars that are far away.
         pace=2,
-        horizon=12,
+        horizon=7,
         continuations=3,
         margin=0.01,
         unit=1.0,
