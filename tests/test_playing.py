@@ -231,22 +231,23 @@ def memory(**values):
     return ram
 
 
-def falling(*heights):
-    """An emulator whose ball is that high, one step after the other."""
-    left = list(heights)
-    there = types.SimpleNamespace(ram=lambda: memory(_101=left[0]))
+def falling(*balls):
+    """An emulator whose ball is there, one step after the other."""
+    left = list(balls)
+    there = types.SimpleNamespace(ram=lambda: memory(_99=left[0][0], _101=left[0][1]))
     there.step = lambda action: left.pop(0)
     return there
 
 
-def test_breakout_wants_the_paddle_under_the_ball_above_all_when_it_falls():
-    falls, rises = (hints.of("Breakout").look(falling(*ys)) for ys in ((100, 104), (104, 100)))
-    assert falls(memory(_72=92, _99=100, _101=90)) == rises(memory(_72=92, _99=100, _101=90)) == 0
-    beside = memory(_72=72, _99=100, _101=90)
-    assert falls(beside) == pytest.approx(-2)
-    assert falls(beside) < rises(beside) < 0
-    # A ball in play is better than any paddle.
-    assert falls(memory(_72=92, _99=100, _101=0)) < falls(memory(_72=191, _99=57, _101=90))
+def test_breakout_wants_the_paddle_where_the_ball_comes_down():
+    wanted = hints.of("Breakout").look(falling((80, 100), (90, 150), (100, 190), (110, 180)))
+    assert wanted(memory(_72=92, _101=90)) == 0
+    assert wanted(memory(_72=112, _101=90)) == wanted(memory(_72=72, _101=90)) == -2
+    # A ball that rises asks for nothing, a lost one for another.
+    rising = hints.of("Breakout").look(falling((80, 100), (90, 90)))
+    assert rising(memory(_72=92, _101=90)) == rising(memory(_72=191, _101=90)) == 0
+    lost = hints.of("Breakout").look(falling((80, 0)))
+    assert lost(memory(_101=0)) < lost(memory(_101=100))
 
 
 def test_seaquest_wants_divers_and_then_air():
@@ -282,7 +283,7 @@ def test_ms_pacman_fears_a_game_that_halts():
     values = [wanted(ram) for _ in range(9)]
     # A pause is none, a longer one is death.
     assert values[:7] == [values[0]] * 7
-    assert values[7] == values[8] == values[0] - 200
+    assert values[7] == values[8] == values[0] - 300
     moved = ram.copy()
     moved[6] += 1
     assert wanted(moved) == values[0]
@@ -292,12 +293,13 @@ def test_ms_pacman_fears_a_game_that_halts():
 
 
 def test_a_person_holds_keys_and_plays_well():
-    demonstration = planning.plan("Breakout", skill=1, steps=250)
+    demonstration = planning.plan("Breakout", skill=1, steps=150)
     holds = 1 + np.count_nonzero(np.diff(demonstration.actions.astype(int)))
-    assert 250 / holds >= 4
-    assert demonstration.scores[0] >= 5
-    # Most of the time nothing is needed.
+    assert 150 / holds >= 4
+    assert demonstration.scores[0] >= 2
+    # Most of the time nothing is needed but the next ball.
     assert np.mean(demonstration.actions == 1) > 0.5
     demos.play(demonstration, gamma=0.9)
-    again = planning.plan("Breakout", skill=1, steps=250)
-    np.testing.assert_array_equal(again.actions, demonstration.actions)
+    # The same seed makes the same list, and fewer steps make its beginning.
+    again = planning.plan("Breakout", skill=1, steps=40)
+    np.testing.assert_array_equal(again.actions, demonstration.actions[:40])

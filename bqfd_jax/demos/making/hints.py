@@ -55,21 +55,31 @@ def of(game: str) -> Hints:
 
 
 _BALL_X, _BALL_Y, _PADDLE_X = 99, 101, 72
-_FALLS, _RISES = 0.1, 0.02  # per pixel between paddle and ball
+_FLOOR = 189  # where the ball meets the paddle
 
 
 def _breakout(emulator: Ale) -> Potential:
-    """The paddle under the ball, above all while it falls."""
-    before = emulator.ram()[_BALL_Y]
-    emulator.step(0)
-    weight = _FALLS if emulator.ram()[_BALL_Y] > before else _RISES
+    """The paddle where the ball comes down; a ball that rises asks for nothing."""
+    x = _landing(emulator)
 
     def potential(ram: np.ndarray) -> float:
         if ram[_BALL_Y] == 0:
             return -20.0  # no ball is in play
-        return -weight * abs(int(ram[_PADDLE_X]) + 8 - int(ram[_BALL_X]))  # the paddle is 16 wide
+        return 0.0 if x is None else -abs(int(ram[_PADDLE_X]) + 8 - x) / 10  # it is 16 wide
 
     return potential
+
+
+def _landing(emulator: Ale) -> int | None:
+    """Where the ball is when it stops falling, None if it does not fall."""
+    landing, y = None, int(emulator.ram()[_BALL_Y])
+    while 0 < y < _FLOOR:
+        emulator.step(0)
+        ram = emulator.ram()
+        if ram[_BALL_Y] <= y:
+            break
+        landing, y = int(ram[_BALL_X]), int(ram[_BALL_Y])
+    return landing
 
 
 def _freeway(emulator: Ale) -> Potential:
@@ -77,7 +87,7 @@ def _freeway(emulator: Ale) -> Potential:
     return lambda ram: float(ram[14]) / 170
 
 
-_MS_PACMAN_LIFE = 200.0
+_MS_PACMAN_LIFE = 300.0
 _PLACES = slice(6, 17)  # of Ms Pac-Man and the ghosts
 _PAUSE = 6  # steps; what is eaten halts the game for less, death for 20 steps before it counts
 _FEW_DOTS = 6  # the end of a maze halts the game as well
@@ -162,19 +172,26 @@ TABLE = {
         pace=1,
         horizon=12,
         continuations=0,
-        margin=0.5,
+        margin=0.4,
         unit=1.0,
     ),
     "ChopperCommand": Hints(**_SHOOTING, unit=100.0),
     "Freeway": Hints(
-        look=_freeway, keys=(_UP, 0, _DOWN), horizon=24, continuations=3, margin=0.01, unit=1.0
+        look=_freeway,
+        keys=(_UP, 0, _DOWN),
+        # What is about to happen, not the whole road: a longer look dodges cars that are far away.
+        pace=2,
+        horizon=7,
+        continuations=3,
+        margin=0.01,
+        unit=1.0,
     ),
     "MsPacman": Hints(
         look=_ms_pacman,
         # She goes on by herself, but somebody who plays keeps the stick where she goes.
         keys=(_UP, _RIGHT, _LEFT, _DOWN),
         rests=False,
-        hope=0.9,
+        hope=0.7,
         margin=0.05,
         unit=10.0,
         life=_MS_PACMAN_LIFE,
