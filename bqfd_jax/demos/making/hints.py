@@ -46,7 +46,7 @@ class Hints:
     hope: float = 0.5  # weight of the best future; the mean of all gets the rest
     margin: float = 0.03  # rewards of the usual size by which another key must be better
     unit: float | None = None  # points of a reward of the usual size; None: found on the way
-    life: float = 30.0  # rewards of the usual size that a life is worth
+    life: float = 30.0  # rewards of the usual size that a life is worth; 0: do not count lives
 
 
 def of(game: str) -> Hints:
@@ -152,8 +152,8 @@ def _seaquest(emulator: Ale) -> Potential:
 
 
 def _video_pinball(emulator: Ale) -> Potential:
-    """A ball that has left the lane where it starts."""
-    return lambda ram: -10.0 * bool(ram[67] == 149)
+    """A ball that is not in the lane where it starts, and where it ends when it is lost."""
+    return lambda ram: -20.0 * bool(ram[67] == 149)
 
 
 _SHOOTING = {
@@ -203,6 +203,8 @@ TABLE = {
         keys=(0, _DOWN, _FIRE, _RIGHT_FIRE, _LEFT_FIRE, _UP_FIRE),
         horizon=26,
         continuations=3,
+        # The game counts a ball as lost when the next one is launched.
+        life=0.0,
         unit=100.0,
     ),
 }

@@ -159,7 +159,7 @@ def play_game(
 ) -> Game:
     """Plays one episode, from the emulator's reset to its end or for so many steps."""
     lives = emulator.reset()
-    judge = Judge(has_lives=lives > 0, unit=hints.unit)
+    judge = Judge(has_lives=lives > 0 and hints.life > 0, unit=hints.unit)
     mind = Mind(emulator, how, hints, judge, rng)
     held = mind.keys[0]
     waiting = deque([held] * how.late_steps)
