@@ -232,6 +232,8 @@ def test_seeds_that_stand_at_different_steps_go_back_to_one_that_all_have(tmp_pa
     [
         ({"a": [0, 120], "b": [120, 240]}, [120]),
         ({"a": [120, 240], "b": [120, 240]}, [240, 120]),
+        # All went back from 240, which was saved first.
+        ({"a": [240, 180], "b": [240, 180]}, [180, 240]),
         ({"a": [0], "b": []}, []),
         ({"a": [], "b": []}, []),
     ],
@@ -271,11 +273,14 @@ def test_a_loss_that_is_not_finite_leaves_the_other_seeds_sound(tmp_path, monkey
     monkeypatch.setattr(host_run.HostRun, "log", spoilt)
     out = tmp_path / "out"
     with pytest.raises(
-        RunError, match=rf"loss became nan.*go on alone: `bqfd resume {out}/seed-4`"
+        RunError, match=rf"seed 3: the loss became nan.*go on alone: `bqfd resume {out}/seed-4`"
     ):
         training.train_seeds(tiny(out), Noting())
     assert Checkpointer(out / "seed-3" / "checkpoints").steps() == [0]
     assert Checkpointer(out / "seed-4" / "checkpoints").steps() == [0, 80]
+    # Its row of that step is there, although the other's was to be written first.
+    last = [list(read_jsonl(out / f"seed-{seed}" / "metrics.jsonl"))[-1]["step"] for seed in SEEDS]
+    assert last == [40, 80]
 
 
 # ------------------------------------------------------------------------- what cannot be meant
@@ -299,6 +304,14 @@ def test_another_number_of_seeds_cannot_be_resumed(whole):
         training.train_seeds(tiny(out), Noting())
     with pytest.raises(UsageError, match="one seed at a time"):
         group.resume(out, steps=300, sink=Noting())
+
+
+def test_seeds_with_a_gap_go_on_alone(tmp_path):
+    for seed in (3, 5):
+        (tmp_path / f"seed-{seed}").mkdir()
+        (tmp_path / f"seed-{seed}" / "config.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"lacks seed-4, .* alone: `bqfd resume .*/seed-3`, `bqfd"):
+        group.resume(tmp_path, sink=Noting())
 
 
 def test_the_folder_of_a_single_run_is_no_groups(whole):
