@@ -99,6 +99,22 @@ def test_rows_must_divide_by_the_devices():
         spread_over(replay, make_mesh(4))
 
 
+@with_four
+def test_a_spread_replay_takes_what_a_plain_one_does():
+    replay, _ = make(4)
+    state = replay.init(demonstration(np.random.default_rng(0)), demo_priority=2.0)
+    assert float(state.max_priority) == 2
+
+    @quick_jit
+    def draw(key, state):
+        drawn = replay.sample(key, state, 8, importance_exponent=1.0)
+        return drawn, replay.sample_demonstrations(key, state, batch_size=8, among=None)
+
+    for batch in draw(jax.random.key(0), state):
+        assert batch.is_expert.all()
+        assert batch.observation.sharding.shard_shape(batch.observation.shape)[0] == 2
+
+
 # ------------------------------------------------------------------------------------- learning
 
 
