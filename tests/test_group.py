@@ -178,6 +178,8 @@ def test_the_sink_is_told_which_seed_is_meant(whole):
     _, _, sink = whole
     assert any("2 seeds from 3 on" in line and "2 x 4 environments" in line for line in sink.lines)
     assert any(line.startswith("seed 4: checkpoint at step 240") for line in sink.lines)
+    # The head of a table stays above its columns.
+    assert any(line.startswith("seed 4:\n      step       score") for line in sink.lines)
 
 
 def test_a_group_that_was_stopped_goes_on(tmp_path, monkeypatch):
@@ -307,11 +309,23 @@ def test_another_number_of_seeds_cannot_be_resumed(whole):
 
 
 def test_seeds_with_a_gap_go_on_alone(tmp_path):
+    with pytest.raises(UsageError, match="there are no seeds in"):
+        group.resume(tmp_path, sink=Noting())
     for seed in (3, 5):
         (tmp_path / f"seed-{seed}").mkdir()
         (tmp_path / f"seed-{seed}" / "config.json").write_text("{}")
     with pytest.raises(UsageError, match=r"lacks seed-4, .* alone: `bqfd resume .*/seed-3`, `bqfd"):
         group.resume(tmp_path, sink=Noting())
+
+
+def test_seeds_of_different_lengths_go_on_alone(tmp_path, whole):
+    out = tmp_path / "longer"
+    shutil.copytree(whole[0], out)
+    # As it is after `bqfd resume seed-4 --steps 280`.
+    config = folder.read_config(out / "seed-4") | {"steps": 280}
+    folder.write_config(out / "seed-4", config)
+    with pytest.raises(UsageError, match=r"no longer have the same options .*/seed-3`, `bqfd"):
+        group.resume(out, sink=Noting())
 
 
 def test_the_folder_of_a_single_run_is_no_groups(whole):

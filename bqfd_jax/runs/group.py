@@ -130,6 +130,8 @@ def resume(
     """Goes on with all seeds in a folder; see `Run.resume`."""
     folders = folder.seed_folders(out)
     paths = list(folders.values())
+    if not folders:
+        raise UsageError(f"there are no seeds in {out} (no seed-*/config.json)")
     if steps is not None:
         each = _each(paths, f" --steps {steps}")
         raise UsageError(f"--steps can be given for one seed at a time only: {each}")
@@ -141,7 +143,13 @@ def resume(
     runs = [Run.load(path, trust_config=trust_config) for path in paths]
     for run in runs:
         run.check_trust()
-    config = dataclasses.replace(runs[0].config, out=out, resume=True, seeds_per_program=len(runs))
+    first = runs[0].config
+    if any(dataclasses.replace(run.config, seed=first.seed) != first for run in runs):
+        raise UsageError(
+            f"the seeds in {out} no longer have the same options (another length, say), so that "
+            f"one program cannot go on with all; each goes on alone: {_each(paths)}"
+        )
+    config = dataclasses.replace(first, out=out, resume=True, seeds_per_program=len(runs))
     return start(load_jobs(config), sink)
 
 
