@@ -292,6 +292,8 @@ def test_no_seed_at_all_is_refused(run_here):
     code, text = run_here(gym.main, "--seeds-per-program", "0")
     assert code == 2
     assert "--seeds-per-program is 0" in text
+    with pytest.raises(OptionError, match="seeds_per_program is 1001, but must be at most 1000"):
+        tiny(None, seeds_per_program=1001).check()
     with pytest.raises(OptionError, match="envs is 600"):
         tiny(None, envs=600).check()
 

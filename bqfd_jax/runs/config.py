@@ -221,6 +221,7 @@ class RunConfig:
         )  # fmt: skip
         self._check_devices()
         checks.at_most(self.max_lanes, eval_episodes=self.eval_episodes)
+        checks.at_most(self.max_lanes, seeds_per_program=self.seeds_per_program)
         checks.at_most(self.max_lanes // self.seeds_per_program, envs=self.envs)
         self._check_steps()
         # Steps are counted in 32 bits ...
