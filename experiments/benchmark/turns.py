@@ -55,9 +55,17 @@ class Contestant:
 
     def run(self, amount: int) -> tuple[float, float]:
         """Lets it work; returns the seconds, of the clock and of all its threads."""
+        self.begin(amount)
+        return self.finish()
+
+    def begin(self, amount: int) -> None:
+        """Lets it work, without waiting for it."""
         # Of a process that is gone the answer tells.
         with contextlib.suppress(OSError):
             self._connection.send(amount)
+
+    def finish(self) -> tuple[float, float]:
+        """Waits for what was begun; returns the seconds, as `run` does."""
         return self._answer()
 
     def close(self) -> None:
