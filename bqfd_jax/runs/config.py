@@ -50,8 +50,8 @@ class RunConfig:
     seed: int = 0
     """Decides all chance: networks, draws, exploration, how episodes begin."""
     seeds_per_program: int = 1
-    """Train so many seeds in one program, from --seed on: each as in a run alone, with a folder of
-    its own below --out. Meant for accelerators, where several small runs cost little more than
+    """Train this many seeds in one program, from --seed on: each as in a run alone, with a folder
+    of its own below --out. Meant for accelerators, where several small runs cost little more than
     one."""
     demo: tuple[str, ...] = ("none",)
     """The demonstrations: paths of files, or `none`."""

@@ -89,7 +89,7 @@ def _program(config: RunConfig, devices: int) -> contextlib.closing[Contestant]:
 
 
 def _build(config: RunConfig, devices: int) -> Callable[[int], None]:
-    """What trains so many steps as it is told, in a process of its own."""
+    """Trains as many steps as it is told to, in a process of its own."""
     jax.config.update("jax_num_cpu_devices", devices)
     jobs = group.load_jobs(config)
     loop = jobs[0].make_loop(jobs[0].init()) if len(jobs) == 1 else group.make_loop(jobs)
