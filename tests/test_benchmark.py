@@ -7,6 +7,7 @@ from bqfd_jax.checks import OptionError
 from experiments.benchmark.__main__ import main
 from experiments.benchmark.atari import atari
 from experiments.benchmark.replay import _chi_square, memory, replay
+from experiments.benchmark.seeds import seeds
 from experiments.benchmark.timing import measure
 
 
@@ -59,3 +60,13 @@ def test_a_small_run_of_full_replay_is_measured(capsys):
     assert figures["updates"] == 16 / 2  # the preset's, one per two steps
     assert figures["memory_gb"] > figures["replay_gb"]
     assert "full replay of 9,319 rows" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_seeds_are_measured_in_programs_of_their_own(capsys):
+    figures = seeds(steps=16, rounds=1)
+    names = ["one after the other", "side by side", "one program", "one program, 2 CPU devices"]
+    assert list(figures) == names
+    assert figures["one after the other"] == 1
+    assert all(figure > 0 for figure in figures.values())
+    assert "CartPole-v1, bqfd, preset small, 2 seeds" in capsys.readouterr().out

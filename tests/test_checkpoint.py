@@ -34,8 +34,8 @@ class OneItem(Checkpointer):
     def save(self, step, tree):
         return super().save(step, {"state": tree})
 
-    def restore(self, template):
-        found = super().restore({"state": template})
+    def restore(self, template, **options):
+        found = super().restore({"state": template}, **options)
         return found and (found[0], found[1]["state"])
 
 
@@ -385,6 +385,20 @@ def test_known_damage_takes_no_place(tmp_path):
     paths = [saver.save(step, small_state(step)) for step in (1, 2)]
     flip_byte(paths[1])
     assert saver.restore(small_state(0))[0] == 1
+    saver.save(3, small_state(3))
+    assert saver.steps() == [1, 3]
+
+
+def test_only_the_step_that_was_asked_for_will_do(tmp_path):
+    saver = OneItem(tmp_path, keep=2, on_skip=lambda message: None)
+    paths = [saver.save(step, small_state(step)) for step in (1, 2)]
+    assert saver.restore(small_state(0), step=3) is None
+    step, state = saver.restore(small_state(0), step=1)
+    assert (step, int(state["n"])) == (1, 1)
+    flip_byte(paths[1])
+    with pytest.raises(CheckpointError, match="is whole"):
+        saver.restore(small_state(0), step=2)
+    # Whoever goes on from the first keeps it, and not what is damaged.
     saver.save(3, small_state(3))
     assert saver.steps() == [1, 3]
 

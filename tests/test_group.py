@@ -178,6 +178,8 @@ def test_the_sink_is_told_which_seed_is_meant(whole):
     _, _, sink = whole
     assert any("2 seeds from 3 on" in line and "2 x 4 environments" in line for line in sink.lines)
     assert any(line.startswith("seed 4: checkpoint at step 240") for line in sink.lines)
+    # The head of a table stays above its columns.
+    assert any(line.startswith("seed 4:\n      step       score") for line in sink.lines)
 
 
 def test_a_group_that_was_stopped_goes_on(tmp_path, monkeypatch):
@@ -232,6 +234,8 @@ def test_seeds_that_stand_at_different_steps_go_back_to_one_that_all_have(tmp_pa
     [
         ({"a": [0, 120], "b": [120, 240]}, [120]),
         ({"a": [120, 240], "b": [120, 240]}, [240, 120]),
+        # All went back from 240, which was saved first.
+        ({"a": [240, 180], "b": [240, 180]}, [180, 240]),
         ({"a": [0], "b": []}, []),
         ({"a": [], "b": []}, []),
     ],
@@ -271,11 +275,14 @@ def test_a_loss_that_is_not_finite_leaves_the_other_seeds_sound(tmp_path, monkey
     monkeypatch.setattr(host_run.HostRun, "log", spoilt)
     out = tmp_path / "out"
     with pytest.raises(
-        RunError, match=rf"loss became nan.*go on alone: `bqfd resume {out}/seed-4`"
+        RunError, match=rf"seed 3: the loss became nan.*go on alone: `bqfd resume {out}/seed-4`"
     ):
         training.train_seeds(tiny(out), Noting())
     assert Checkpointer(out / "seed-3" / "checkpoints").steps() == [0]
     assert Checkpointer(out / "seed-4" / "checkpoints").steps() == [0, 80]
+    # Its row of that step is there, although the other's was to be written first.
+    last = [list(read_jsonl(out / f"seed-{seed}" / "metrics.jsonl"))[-1]["step"] for seed in SEEDS]
+    assert last == [40, 80]
 
 
 # ------------------------------------------------------------------------- what cannot be meant
@@ -285,6 +292,8 @@ def test_no_seed_at_all_is_refused(run_here):
     code, text = run_here(gym.main, "--seeds-per-program", "0")
     assert code == 2
     assert "--seeds-per-program is 0" in text
+    with pytest.raises(OptionError, match="seeds_per_program is 1001, but must be at most 1000"):
+        tiny(None, seeds_per_program=1001).check()
     with pytest.raises(OptionError, match="envs is 600"):
         tiny(None, envs=600).check()
 
@@ -299,6 +308,26 @@ def test_another_number_of_seeds_cannot_be_resumed(whole):
         training.train_seeds(tiny(out), Noting())
     with pytest.raises(UsageError, match="one seed at a time"):
         group.resume(out, steps=300, sink=Noting())
+
+
+def test_seeds_with_a_gap_go_on_alone(tmp_path):
+    with pytest.raises(UsageError, match="there are no seeds in"):
+        group.resume(tmp_path, sink=Noting())
+    for seed in (3, 5):
+        (tmp_path / f"seed-{seed}").mkdir()
+        (tmp_path / f"seed-{seed}" / "config.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"lacks seed-4, .* alone: `bqfd resume .*/seed-3`, `bqfd"):
+        group.resume(tmp_path, sink=Noting())
+
+
+def test_seeds_of_different_lengths_go_on_alone(tmp_path, whole):
+    out = tmp_path / "longer"
+    shutil.copytree(whole[0], out)
+    # As it is after `bqfd resume seed-4 --steps 280`.
+    config = folder.read_config(out / "seed-4") | {"steps": 280}
+    folder.write_config(out / "seed-4", config)
+    with pytest.raises(UsageError, match=r"no longer have the same options .*/seed-3`, `bqfd"):
+        group.resume(out, sink=Noting())
 
 
 def test_the_folder_of_a_single_run_is_no_groups(whole):

@@ -20,7 +20,7 @@ from bqfd_jax.agents import PddDqnConfig, make_agent
 from bqfd_jax.envs.atari import Atari
 from bqfd_jax.envs.pools import GroupScores, Pool, RunsOfPool
 from bqfd_jax.replay import check_demonstrations, make_replay, with_room
-from bqfd_jax.training import on_device, on_host
+from bqfd_jax.training import host_checkpoint, on_device, on_host
 from bqfd_jax.training.group import join, make_group_trainer, of_run
 
 
@@ -145,8 +145,8 @@ def test_mean_visits_are_of_each_run():
     visited = replay.count_visits(state, jnp.array([0, 1, 1, 1, 3, 5]))
     both = jax.tree.map(lambda a, b: jnp.stack([a, b]), state, visited)
     # Of five transitions, one visit each to begin with; row 5 starts none.
-    assert on_host._mean_visits(both).tolist() == pytest.approx([1.0, 2.0])
-    assert float(on_host._mean_visits(visited)) == pytest.approx(2.0)
+    assert host_checkpoint._mean_visits(both).tolist() == pytest.approx([1.0, 2.0])
+    assert float(host_checkpoint._mean_visits(visited)) == pytest.approx(2.0)
 
 
 def test_room_behind_demonstrations_is_never_drawn():

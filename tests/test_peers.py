@@ -16,7 +16,7 @@ from experiments.benchmark import learning_loops, peers, replay_loops
 from experiments.benchmark.__main__ import main
 from experiments.benchmark.peers import Contender
 from experiments.benchmark.timing import Times
-from experiments.benchmark.turns import take_turns, use_threads
+from experiments.benchmark.turns import Contestant, LeftOutError, take_turns, use_threads
 
 ALL_CORES = use_threads(1024)
 
@@ -52,6 +52,15 @@ def test_who_fails_is_named_and_the_others_go_on(tmp_path):
         "dies is left out: its process ended with 3",
         "stops is left out: ValueError: 2 is too much",
     ]
+
+
+def test_who_dies_between_two_turns_is_left_out():
+    contestant = Contestant(turn_fakes.dying_at_rest, ALL_CORES)
+    contestant.run(1)
+    contestant._process.join(timeout=30)
+    with pytest.raises(LeftOutError, match="its process ended with 4"):
+        contestant.run(1)
+    contestant.close()
 
 
 def test_cores_are_as_many_as_threads():

@@ -1,6 +1,7 @@
 """Contestants of a benchmark, in a module that their processes import at no cost."""
 
 import os
+import threading
 
 
 def writer(path, name):
@@ -27,3 +28,11 @@ def broken_run():
 
 def dying_run():
     return lambda amount: os._exit(3)
+
+
+def dying_at_rest():
+    def run(amount):
+        # After its answer, while others work.
+        threading.Timer(0.2, os._exit, [4]).start()
+
+    return run

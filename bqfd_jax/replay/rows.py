@@ -22,7 +22,7 @@ class Layout(NamedTuple):
     num_demo_rows: int
     num_lanes: int
     rows_per_lane: int
-    spare_rows: int = 0  # in the end, never used
+    spare_rows: int = 0  # at the end, never used
 
     @property
     def num_rows(self) -> int:
@@ -80,26 +80,26 @@ def walk(rows: Row, layout: Layout, index: Array, steps: int) -> Walk:
     # All rows that a path may lead over are read at once: one by one, a gather would wait for
     # another at every step.
     ahead = neighbour(layout, index[None], jnp.arange(steps + 1)[:, None])
-    read = jax.tree.map(lambda field: field[ahead[:-1]], rows.replace(frame=rows.action))
+    passed, following = ahead[:-1], ahead[1:]
+    read = (rows.is_last[passed], rows.reward[passed], rows.discount[passed])
 
-    def advance(here: Walk, step: tuple[Row, Array, Array]) -> tuple[Walk, Walk]:
-        row, following, begins = step
-        moves = here.alive & ~row.is_last
+    def advance(here: Walk, step: tuple[Array, ...]) -> tuple[Walk, Walk]:
+        is_last, reward, discount, following, begins = step
+        moves = here.alive & ~is_last
         alive = moves & ~begins
         there = Walk(
             index=jnp.where(alive, following, here.index),
-            n_step_return=here.n_step_return + jnp.where(moves, here.discount * row.reward, 0.0),
-            discount=here.discount * jnp.where(moves, row.discount, 1.0),
+            n_step_return=here.n_step_return + jnp.where(moves, here.discount * reward, 0.0),
+            discount=here.discount * jnp.where(moves, discount, 1.0),
             alive=alive,
         )
         return there, there
 
-    following = ahead[1:]
     scan = functools.partial(jax.lax.scan, advance)
     # Without a loop there is no kernel per step; for a CPU, XLA takes seconds to compile that.
     _, path = jax.lax.platform_dependent(
         start,
-        (read, following, rows.is_first[following]),
+        (*read, following, rows.is_first[following]),
         cpu=scan,
         default=functools.partial(scan, unroll=True),
     )

@@ -64,8 +64,8 @@ def placing(mesh: Mesh | None, function: Callable[..., Any]) -> Callable[..., An
     if mesh is None:
         return function
 
-    def placed(*arguments: Any) -> Any:
-        result = function(*arguments)
+    def placed(*arguments: Any, **options: Any) -> Any:
+        result = function(*arguments, **options)
         return jax.lax.with_sharding_constraint(result, shardings(mesh, result))
 
     return placed
@@ -82,8 +82,8 @@ def spread_over(replay: Replay, mesh: Mesh | None) -> Replay:
     checks.require(rows % mesh.size == 0, "rows", rows, f"a multiple of {mesh.size} devices")
 
     def spreading(draw: Callable[..., Batch]) -> Callable[..., Batch]:
-        def drawn(*arguments: Any) -> Batch:
-            return jax.lax.with_sharding_constraint(draw(*arguments), _spread(mesh))
+        def drawn(*arguments: Any, **options: Any) -> Batch:
+            return jax.lax.with_sharding_constraint(draw(*arguments, **options), _spread(mesh))
 
         return functools.wraps(draw)(drawn)
 

@@ -150,6 +150,8 @@ class Checkpointer:
                 for name, template in templates.items()
             }
         if checkpoints:
+            # Whoever asked for one step may go on from another.
+            self._damaged.update(path for path, _ in skipped)
             listed = "".join(f"\n  {path}: {wrong}" for path, wrong in skipped)
             raise CheckpointError(f"no checkpoint in {self._directory} is whole:{listed}")
         self._report(skipped, "there is no earlier one, starting anew")

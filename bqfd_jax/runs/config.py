@@ -50,8 +50,8 @@ class RunConfig:
     seed: int = 0
     """Decides all chance: networks, draws, exploration, how episodes begin."""
     seeds_per_program: int = 1
-    """Train so many seeds in one program, from --seed on: each as in a run alone, with a folder of
-    its own below --out. Meant for accelerators, where several small runs cost little more than
+    """Train this many seeds in one program, from --seed on: each as in a run alone, with a folder
+    of its own below --out. Meant for accelerators, where several small runs cost little more than
     one."""
     demo: tuple[str, ...] = ("none",)
     """The demonstrations: paths of files, or `none`."""
@@ -221,6 +221,7 @@ class RunConfig:
         )  # fmt: skip
         self._check_devices()
         checks.at_most(self.max_lanes, eval_episodes=self.eval_episodes)
+        checks.at_most(self.max_lanes, seeds_per_program=self.seeds_per_program)
         checks.at_most(self.max_lanes // self.seeds_per_program, envs=self.envs)
         self._check_steps()
         # Steps are counted in 32 bits ...

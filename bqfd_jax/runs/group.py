@@ -9,7 +9,7 @@ between two machines.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -129,14 +129,33 @@ def resume(
 ) -> list[report.Summary]:
     """Goes on with all seeds in a folder; see `Run.resume`."""
     folders = folder.seed_folders(out)
+    paths = list(folders.values())
+    if not folders:
+        raise UsageError(f"there are no seeds in {out} (no seed-*/config.json)")
     if steps is not None:
-        each = ", ".join(f"`bqfd resume {path} --steps {steps}`" for path in folders.values())
+        each = _each(paths, f" --steps {steps}")
         raise UsageError(f"--steps can be given for one seed at a time only: {each}")
-    runs = [Run.load(path, trust_config=trust_config) for path in folders.values()]
+    if missing := set(range(min(folders), max(folders))) - set(folders):
+        raise UsageError(
+            f"{out} lacks {', '.join(f'seed-{seed}' for seed in sorted(missing))}, and one program "
+            f"trains seeds that follow each other; each goes on alone: {_each(paths)}"
+        )
+    runs = [Run.load(path, trust_config=trust_config) for path in paths]
     for run in runs:
         run.check_trust()
-    config = dataclasses.replace(runs[0].config, out=out, resume=True, seeds_per_program=len(runs))
+    first = runs[0].config
+    if any(dataclasses.replace(run.config, seed=first.seed) != first for run in runs):
+        raise UsageError(
+            f"the seeds in {out} no longer have the same options (another length, say), so that "
+            f"one program cannot go on with all; each goes on alone: {_each(paths)}"
+        )
+    config = dataclasses.replace(first, out=out, resume=True, seeds_per_program=len(runs))
     return start(load_jobs(config), sink)
+
+
+def _each(folders: Iterable[Path], options: str = "") -> str:
+    """How to go on with each alone, in words."""
+    return ", ".join(f"`bqfd resume {path}{options}`" for path in folders)
 
 
 @contextmanager
@@ -201,17 +220,18 @@ def _common_steps(saved: Mapping[Path, Sequence[int]], sink: Sink) -> list[int]:
     Raises:
       UsageError: there is none, though more was saved than what a program that is killed leaves.
     """
-    common = sorted(set.intersection(*map(set, saved.values())), reverse=True)
+    first, *others = saved.values()
+    # As they were saved: after a way back, a checkpoint of a later step may be an older one.
+    common = [step for step in reversed(first) if all(step in steps for steps in others)]
     stands = {path: f"step {steps[-1]}" if steps else "no step" for path, steps in saved.items()}
     listed = ", ".join(f"{path.name} at {where}" for path, where in stands.items())
     if common:
         if any(steps[-1] != common[0] for steps in saved.values()):
             sink.say(f"the seeds stand at different steps ({listed}); all go on from {common[0]}")
     elif all(saved.values()) or any(len(steps) > 1 for steps in saved.values()):
-        each = ", ".join(f"`bqfd resume {path}`" for path in saved)
         raise UsageError(
             f"the seeds have no step in common ({listed}), so that one program cannot go on with "
-            f"all; each goes on alone: {each}"
+            f"all; each goes on alone: {_each(saved)}"
         )
     elif any(saved.values()):
         sink.say(f"not every seed has a checkpoint ({listed}); all begin anew")

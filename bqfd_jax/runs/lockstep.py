@@ -97,6 +97,22 @@ class _Course:
             for number, count in enumerate(counts)
         ]
 
+    def _log(
+        self, speed: float = 0.0, scores: Sequence[Sequence[float]] | None = None
+    ) -> list[dict[str, Any]]:
+        """Writes a row of each run, and raises `RunError` only after that of the last one."""
+        rows, errors = [], []
+        for run, read, own in zip(
+            self._runs, self._read(), scores or [()] * len(self._runs), strict=True
+        ):
+            try:
+                rows.append(run.log(read, speed, own))
+            except RunError as error:
+                errors.append(str(error) if self._is_alone else f"seed {run.config.seed}: {error}")
+        if errors:
+            raise RunError("\n".join(errors))
+        return rows
+
 
 class _Pretraining(_Course):
     """Updates from demonstrations alone, before the first step; all there is of a clone's run."""
@@ -130,9 +146,6 @@ class _Pretraining(_Course):
             for run in self._runs:
                 run.save()
         return self._note(before) if self._config.only_copies else None
-
-    def _log(self) -> list[dict[str, Any]]:
-        return [run.log(read) for run, read in zip(self._runs, self._read(), strict=True)]
 
     def _crossed(self, period: int, before: int) -> bool:
         return self.position // period > before // period
@@ -179,10 +192,7 @@ class _Training(_Course):
         jax.block_until_ready(self._loop.state.step)
         began, first_step = self._row_began
         speed = (self.position - first_step) / (time.perf_counter() - began)
-        rows = [
-            run.log(read, speed, scores)
-            for run, read, scores in zip(runs, self._read(), self._scores, strict=True)
-        ]
+        rows = self._log(speed, self._scores)
         ended = self.position >= config.steps
         if ended or self._crossed(config.eval_period):
             _evaluate(runs)

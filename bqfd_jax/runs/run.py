@@ -83,6 +83,7 @@ def describe(job: Job, out: Path, num_seeds: int = 1) -> str:
     """What will happen, in words; of several seeds in one program by the first one's job."""
     config, replay, device = job.config, job.replay, jax.devices()[0]
     seeds, times = f"seed {config.seed}", ""
+    devices = f"{config.devices} x " if config.devices > 1 else ""
     if num_seeds > 1:
         seeds, times = f"{num_seeds} seeds from {config.seed} on", f"{num_seeds} x "
     shown = "none"
@@ -93,7 +94,7 @@ def describe(job: Job, out: Path, num_seeds: int = 1) -> str:
         f"{_length(config, times)}\n"
         f"  demonstration: {shown}\n"
         f"  replay: {times}{replay.layout.num_rows:,} rows, {replay.num_bytes / 1e9:.2f} GB\n"
-        f"  device: {device.device_kind} ({device.platform}); run folder: {out}"
+        f"  device: {devices}{device.device_kind} ({device.platform}); run folder: {out}"
     )
 
 

@@ -54,8 +54,9 @@ class Prefixed(Sink):
         self.row, self.stop_asked, self.bar = sink.row, sink.stop_asked, sink.bar
 
     def say(self, text: str) -> None:
-        """Passes it on with the prefix."""
-        self._sink.say(f"{self._prefix}: {text.lstrip()}")
+        """Passes it on with the prefix, which must not shift the columns of a table."""
+        table = text.strip("\n")
+        self._sink.say(f"{self._prefix}:\n{table}" if "\n" in table else f"{self._prefix}: {table}")
 
     def warn(self, text: str) -> None:
         """The same."""

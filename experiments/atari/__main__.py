@@ -19,6 +19,7 @@ from typing import Literal
 import tyro
 
 from bqfd_jax import console
+from bqfd_jax.agents.presets import AgentName
 from bqfd_jax.runs import group
 from bqfd_jax.runs.atari import AtariConfig
 from bqfd_jax.runs.run import load_job, start
@@ -32,7 +33,7 @@ class _Choice:
 
     preset: Literal["laptop", "paper"] = AtariConfig.preset
     game: str = AtariConfig.game
-    agent: str = AtariConfig.agent
+    agent: AgentName = AtariConfig.agent
 
 
 def parse(arguments: Sequence[str]) -> AtariConfig:

@@ -23,7 +23,7 @@ class Contender(NamedTuple):
     """Somebody whose speed is measured."""
 
     build: Callable[..., Callable[[int], None]]  # (work, **options) -> run(amount)
-    does: str  # in which its work differs from that of others
+    does: str  # how its work differs from that of others
     options: Mapping[str, Any] = {}
     packages: tuple[str, ...] = ()  # from a package index; of the first the version is shown
     modules: tuple[str, ...] = ()  # by which they are imported
@@ -91,7 +91,7 @@ def peers(
     Learning is DQN with Nature's network on games of envpool, 32 transitions per update.  CleanRL
     is no package; its loop is written anew here.  A cycle of the replay adds a row per environment,
     draws 32 and sets their priorities.  Everybody has a process of its own, the same cores and as
-    many threads, and only one works at a time.  Who is not installed is left out.
+    many threads, and only one works at a time.  Peers that are not installed are left out.
 
     Args:
       what: What to measure.
@@ -181,7 +181,7 @@ def _report(
     seconds: Mapping[str, Times],
     amount: int,
 ) -> dict[str, float]:
-    """Prints a table; ratios are taken within rounds, which noise of the machine strikes alike."""
+    """Prints a table; ratios are taken within rounds, because noise strikes neighbours alike."""
     milliseconds = {name: 1e3 * np.median(s, axis=1) / amount for name, s in seconds.items()}
     columns = f"what it does | versions | ms per {unit} | of CPU | its time / ours (quartiles)"
     print(f"\n{title}\n\n| | {columns} |\n|---|---|---|---|---|---|")

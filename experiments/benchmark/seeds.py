@@ -1,12 +1,9 @@
 """Several seeds in one program, beside as many runs one after the other and side by side."""
 
+import contextlib
 import dataclasses
-import multiprocessing
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from multiprocessing.connection import Connection
-from typing import Any
+import functools
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -18,6 +15,7 @@ from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.gym import GymConfig
 
 from .timing import measure
+from .turns import Contestant, use_threads
 
 
 def seeds(
@@ -52,7 +50,7 @@ def seeds(
     together = dataclasses.replace(config, seeds_per_program=count)
     together.check()
     parts: dict[str, Callable[[], float]] = {}
-    with ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         single = [stack.enter_context(_program(config, 1)) for _ in range(count)]
         one = stack.enter_context(_program(together, 1))
         spread = stack.enter_context(_program(together, cores))
@@ -78,37 +76,27 @@ def seeds(
     return figures
 
 
-def _run(programs: list[Connection], steps: int) -> float:
+def _run(programs: list[Contestant], steps: int) -> float:
     """All at once; the seconds of CPU that they took."""
     for program in programs:
-        program.send(steps)
-    return sum(program.recv() for program in programs)
+        program.begin(steps)
+    return sum(program.finish()[1] for program in programs)
 
 
-@contextmanager
-def _program(config: RunConfig, devices: int) -> Iterator[Connection]:
-    """A process that trains so many steps as it is told."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, config, devices), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        ours.recv()
-        yield ours
-        ours.send(0)
-    finally:
-        process.join(timeout=10)
+def _program(config: RunConfig, devices: int) -> contextlib.closing[Contestant]:
+    build = functools.partial(_build, config, devices)
+    return contextlib.closing(Contestant(build, use_threads(1024)))
 
 
-def _serve(connection: Any, config: RunConfig, devices: int) -> None:
+def _build(config: RunConfig, devices: int) -> Callable[[int], None]:
+    """Trains as many steps as it is told to, in a process of its own."""
     jax.config.update("jax_num_cpu_devices", devices)
     jobs = group.load_jobs(config)
     loop = jobs[0].make_loop(jobs[0].init()) if len(jobs) == 1 else group.make_loop(jobs)
-    steps = 40 * config.envs  # compiles, and fills the replay a little
-    while steps:
-        began = time.process_time()
+
+    def run(steps: int) -> None:
         loop.run(steps)
         jax.block_until_ready(loop.state)
-        connection.send(time.process_time() - began)
-        steps = connection.recv()
+
+    run(40 * config.envs)  # compiles, and fills the replay a little
+    return run

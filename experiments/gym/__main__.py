@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import tyro
 
 from bqfd_jax import console
+from bqfd_jax.agents.presets import AgentName
 from bqfd_jax.runs.gym import GymConfig
 
 from .. import commands
@@ -30,7 +31,7 @@ class _Choice:
     """What other options' defaults depend on."""
 
     steps: int = GymConfig.steps
-    agent: str = GymConfig.agent
+    agent: AgentName = GymConfig.agent
 
 
 def parse(arguments: Sequence[str]) -> GymConfig:
