@@ -357,9 +357,9 @@ def test_names_that_are_not_there():
         demos.load_named("Pong")
     with pytest.raises(
         demos.DemonstrationError,
-        match=r"'best' of MsPacman .* only 'default', 'strong', 'weak', 'search'",
+        match=r"'best' of Freeway .* only 'default', 'strong', 'weak', 'search'",
     ):
-        demos.load_named("MsPacman", "best")
+        demos.load_named("Freeway", "best")
 
 
 # --- The cache ---
