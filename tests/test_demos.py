@@ -66,8 +66,11 @@ KNOWN = {
         ),
         "0abdf2efc435404b",
     ),
+    ("MsPacman", "default"): ((27771,), ""),
     ("MsPacman", "search"): ((27771,), "8439bf5ac7a12f2f"),
+    ("Seaquest", "default"): ((40430,), ""),
     ("Seaquest", "search"): ((40430,), "260f18a71d8a8a9e"),
+    ("VideoPinball", "default"): ((111244,), ""),
     ("VideoPinball", "strong"): ((234656,), ""),
     ("VideoPinball", "search"): ((111244,), "a68d548ddfb962f0"),
 }
@@ -354,9 +357,9 @@ def test_names_that_are_not_there():
         demos.load_named("Pong")
     with pytest.raises(
         demos.DemonstrationError,
-        match=r"'best' of MsPacman .* only 'default', 'strong', 'weak', 'search'",
+        match=r"'best' of Freeway .* only 'default', 'strong', 'weak', 'search'",
     ):
-        demos.load_named("MsPacman", "best")
+        demos.load_named("Freeway", "best")
 
 
 # --- The cache ---
