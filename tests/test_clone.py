@@ -204,6 +204,26 @@ def test_the_mean_over_chosen_rows_goes_chunk_by_chunk(monkeypatch):
     np.testing.assert_allclose(found, np.mean(each), rtol=1e-6)
 
 
+def test_held_out_pictures_are_seen_as_they_were_however_they_are_stored():
+    # 84 x 84 is stored in tiles of another shape; every pixel is another number.
+    actions = [0, 1, 2, 1]
+    rows = make_rows([(0, a, 0.0, 0.9, "first" * (i == 0)) for i, a in enumerate(actions)])
+    frames = np.arange(4 * 84 * 84).reshape(4, 84, 84) % 251
+    rows = rows.replace(frame=jnp.asarray(frames, jnp.uint8))
+
+    def corner(params, seen):
+        return seen[:, -1, 80, 81:84] / 100
+
+    replay = make_replay(
+        frame_shape=(84, 84), frame_dtype=np.uint8, rows_per_lane=4, num_demo_rows=4
+    )
+    chosen = jnp.array([True, False, True, True])
+    found = clone.mean_cross_entropy(corner, replay, None, replay.init(rows), chosen)
+    logits = jnp.asarray(frames[[0, 2, 3], 80, 81:84] / 100)
+    each = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.array([0, 2, 1]))
+    np.testing.assert_allclose(found, each.mean(), rtol=1e-5)
+
+
 # --------------------------------------------------------------------------- the best network
 
 

@@ -18,7 +18,7 @@ from bqfd_jax.agents.acting import act, init_actor
 from bqfd_jax.agents.config import CloneConfig
 from bqfd_jax.networks import Network, mean_q
 from bqfd_jax.replay import Replay, ReplayState
-from bqfd_jax.replay.rows import stack_index
+from bqfd_jax.replay.rows import stack_index, unpack
 from bqfd_jax.types import Array, Batch, LearnerState, Params
 
 _CHUNK = 256  # held-out rows that are looked at together
@@ -234,7 +234,8 @@ def mean_cross_entropy(
         place = chunk * _CHUNK + jnp.arange(_CHUNK)
         row = index[jnp.minimum(place, count - 1)]
         stacked = stack_index(replay_state.rows, replay.layout, row, replay.stack)
-        logits = apply(params, replay_state.rows.frame[stacked])
+        seen = unpack(replay_state.rows.frame[stacked], replay.frame_shape)
+        logits = apply(params, seen)
         each = jax.vmap(cross_entropy)(logits, replay_state.rows.action[row])
         return total + jnp.sum(each, where=place < count)
 
