@@ -168,6 +168,9 @@ def test_every_third_episode_or_the_last_third_of_the_steps():
     assert tail.tolist() == [0, 0, 0, 0, 0, 0, 1, 1, 0]
     one = np.asarray(clone.held_out(*episodes(9), 3)).astype(int)
     assert one.tolist() == 6 * [0] + 3 * [1] + [0]
+    # Room that is left free is no episode.
+    room = [np.concatenate([marks, np.ones(5, bool)]) for marks in episodes(9)]
+    assert np.asarray(clone.held_out(*room, 3)).astype(int).tolist() == one.tolist() + 5 * [0]
     # Nothing is left of two steps.
     assert not np.asarray(clone.held_out(*episodes(2), 3)).any()
 

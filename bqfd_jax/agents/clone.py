@@ -57,7 +57,8 @@ def held_out(is_first: Array, is_last: Array, every: int) -> Array:
     too few for that, none.  Rows that start no transition belong to nobody.
     """
     starts = ~is_last
-    episode = jnp.cumsum(is_first) - 1
+    # Rows that a replay keeps free look like episodes without an action, and are none.
+    episode = jnp.cumsum(is_first & starts) - 1
     step = jnp.cumsum(starts)
     tail = step > step[-1] - step[-1] // every
     whole = episode % every == every - 1

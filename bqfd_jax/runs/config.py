@@ -31,7 +31,7 @@ _NOT_RESULT = (
 NOT_FOR_CLONES = (
     "steps", "envs", "update_period", "learning_starts", "replay_rows", "eval_period",
     "eval_target", "final_steps", "checkpoint_replay", "log_rewards", "life_loss_is_terminal",
-    "devices", "seeds_per_program",
+    "devices", "seeds_per_program", "demo_rows",
 )  # fmt: skip
 
 
