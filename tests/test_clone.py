@@ -183,7 +183,7 @@ def test_batches_hold_nothing_that_is_held_out():
         return NETWORK.apply(params, observation)
 
     rows = make_rows([(s % NUM_STATES, 0, 0.0, 0.9, "first" * (s == 0)) for s in range(6)])
-    config = dataclasses.replace(CONFIG, check_period=1000)
+    config = dataclasses.replace(CONFIG, patience=1000, check_period=1000)
     agent, state, learner = clone_of(rows, NETWORK._replace(apply=spy), config)
     learner = agent.pretrain(KEY, learner, state, 0)[0]  # with a look at the held-out rows
     seen.clear()
@@ -267,6 +267,15 @@ def test_as_long_as_it_gets_better_it_goes_on():
     assert best.argmax(axis=1).tolist() == [0, 1, 2]
 
 
+def test_the_last_update_is_looked_at_too():
+    rows = make_rows([(i % 3, i % 3, 0.0, 0.9, "first" * (i == 0)) for i in range(12)])
+    agent, state, learner = clone_of(rows, config=dataclasses.replace(CONFIG, updates=3))
+    for i in range(3):
+        learner = agent.pretrain(jax.random.key(i), learner, state, 0)[0]
+    assert int(learner.opt_state.best_at) == 3
+    np.testing.assert_array_equal(learner.target_params["table"], learner.params["table"])
+
+
 def test_without_a_replay_it_says_so():
     agent = make_agent(NETWORK, CONFIG)
     with pytest.raises(ValueError, match="without a replay"):
@@ -278,7 +287,7 @@ def test_without_a_replay_it_says_so():
     [
         ("updates", 0), ("patience", 0), ("check_period", 0), ("held_out_every", 1),
         ("batch_size", 0), ("learning_rate", 0.0), ("weight_decay", -1.0), ("shift", -1),
-        ("shift", 43), ("max_gradient_norm", 0.0),
+        ("shift", 43), ("max_gradient_norm", 0.0), ("patience", 99),
     ],
 )  # fmt: skip
 def test_values_that_cannot_be(name, value):

@@ -205,9 +205,10 @@ def pretrain(
     learner, _, metrics = learn(parts, learner, batch.replace(observation=shifted))
     # Where nothing could be held out, what was learnt from must do.
     judged = jnp.where(judged.any(), judged, ~rows.is_last)
+    # After the first update, so that there is a best one from then on; and after the last.
+    is_due = (learner.updates - 1) % config.check_period == 0
     learner = jax.lax.cond(
-        # The first time after the first update, so that there is a best one from then on.
-        (learner.updates - 1) % config.check_period == 0,
+        is_due | (learner.updates == config.updates),
         lambda learner: _keep_best(parts, learner, replay_state, judged),
         lambda learner: learner,
         learner,
