@@ -91,6 +91,14 @@ def test_one_step_down_the_gradient_by_hand():
     assert int(after.updates) == 1
 
 
+def test_a_batch_without_an_expert_teaches_nothing():
+    agent = make_agent(NETWORK, CONFIG)
+    learner = agent.init(KEY, jnp.zeros((1, 1), jnp.int32))
+    batch = make_batch(observation=[2], action=[1], is_expert=[False])
+    after = agent.learn(learner, batch)[0]
+    np.testing.assert_array_equal(after.params["table"], learner.params["table"])
+
+
 def test_weight_decay_pulls_parameters_to_zero():
     config = dataclasses.replace(CONFIG, learning_rate=0.01, weight_decay=0.5)
     agent = make_agent(NETWORK, config)

@@ -108,7 +108,7 @@ def shift_at_random(key: Array, observation: Array, shift: int) -> Array:
 def make_agent(network: Network, config: CloneConfig, replay: Replay | None = None) -> shared.Agent:
     """A clone of whoever acts in the replay's demonstrations; `pretrain` is how it learns."""
     optimizer = optax.chain(
-        optax.clip_by_global_norm(config.max_gradient_norm),
+        shared.clip_by_norm(config.max_gradient_norm),
         optax.adamw(config.learning_rate, weight_decay=config.weight_decay),
     )
     parts = _Parts(functools.partial(mean_q, network.apply), optimizer, config, replay)
@@ -155,7 +155,9 @@ def learn(
         logits = parts.apply(params, batch.observation)
         each = jax.vmap(cross_entropy)(logits, batch.action)
         right = jnp.argmax(logits, axis=-1) == batch.action
-        return jnp.mean(each, where=batch.is_expert), (each, right)
+        # Of a batch without an expert nothing is learnt, and it must not be nan.
+        count = jnp.maximum(jnp.sum(batch.is_expert), 1)
+        return jnp.sum(each, where=batch.is_expert) / count, (each, right)
 
     (loss_value, (each, right)), gradients = jax.value_and_grad(loss, has_aux=True)(learner.params)
     progress = learner.opt_state
