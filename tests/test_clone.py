@@ -359,7 +359,7 @@ def tiny(out, **changes):
         envs=2,
         eval_episodes=2,
         log_period=16,
-        checkpoint_period=64,
+        checkpoint_period=16,
         hidden=8,
         out=out,
         clone=dataclasses.replace(QUICK, updates=40),
@@ -370,7 +370,10 @@ def tiny(out, **changes):
 def test_a_run_folder_resumed_is_the_same_as_one_never_stopped(tmp_path):
     shown = [there_and_back()]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    summary = start(load_job(tiny(whole), shown), Noting())
+    sink = Noting()
+    summary = start(load_job(tiny(whole), shown), sink)
+    # After 16, 32 and 40 updates.
+    assert sum(line.startswith("checkpoint at") for line in sink.lines) == 3
     assert (summary["updates"], summary["steps"], summary["agent"]) == (40, 0, "clone")
     assert [e["step"] for e in summary["evaluations"]] == [0]
     rows = read_jsonl(whole / "metrics.jsonl")

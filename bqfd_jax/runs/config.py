@@ -85,7 +85,7 @@ class RunConfig:
     """The final score is that of all evaluations in the last so many agent steps, and at most in
     the last fifth of the training."""
     checkpoint_period: int = 10_000
-    """Agent steps between checkpoints."""
+    """Agent steps, of a clone updates, between checkpoints."""
     checkpoint_replay: bool = True
     """Save the replay too. Without it checkpoints are small, and a resumed run starts with an
     empty replay and all visit counts at their mean."""

@@ -108,11 +108,12 @@ class _Pretraining(_Course):
         config = self._config
         self.title = f"{config.title} clone" if config.only_copies else "pre-training"
         self.total = config.pretrain_updates
-        self._save_period = max(1, int(config.checkpoint_period / config.update_period))
+        steps_per_update = 1 if config.only_copies else config.update_period
+        self._save_period = max(1, int(config.checkpoint_period / steps_per_update))
 
     @property
     def position(self) -> int:
-        """Updates made; all of them once more would be of no use."""
+        """Updates made, or all of them once more would be of no use."""
         finished = self._runs[0].job.agent.finished
         done = finished is not None and finished(self._loop.state.learner)
         return self.total if done else self._runs[0].updates
