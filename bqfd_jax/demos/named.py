@@ -16,7 +16,7 @@ def available() -> dict[str, tuple[str, ...]]:
     """Game -> names of its demonstrations."""
     files = {file.name for file in _folder().iterdir()}
     games = sorted(
-        file.removesuffix(".npz") for file in files if file.endswith(".npz") and "_" not in file
+        {file.removesuffix(".npz").split("_")[0] for file in files if file.endswith(".npz")}
     )
     return {
         game: tuple(name for name, suffix in _SUFFIX.items() if f"{game}{suffix}.npz" in files)
