@@ -212,8 +212,8 @@ def describe_measure(found: demos.Measure, names: Sequence[str] | None = None) -
     }
     if found.network is not None:
         lines += [
-            f"{found.num_foretold:,} of them foretold by the other {found.num_seen:,}, of the "
-            f"{found.num_changes:,} that differ from the last one without that one:",
+            f"{found.num_foretold:,} of them are foretold from the other {found.num_seen:,}; where "
+            f"the action changes ({found.num_changes:,} times), the guess is told so:",
             f"{'by':>33} {'right':>6} {'bits':>6} {'right where it changes':>24}",
         ]
     for name, guess in guesses.items():
