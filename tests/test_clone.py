@@ -406,6 +406,24 @@ def test_a_run_folder_resumed_is_the_same_as_one_never_stopped(tmp_path):
         run.resume(steps=100)
 
 
+class KilledAt(StopAt):
+    """Ends a run without a chance to save."""
+
+    def stop_asked(self):
+        if super().stop_asked():
+            raise RuntimeError("killed")
+        return False
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint_without_losing_a_row(tmp_path):
+    options = {"eval_episodes": 1, "video": False}
+    with pytest.raises(RuntimeError, match="killed"):
+        start(load_job(tiny(tmp_path / "run", **options), [there_and_back()]), KilledAt(updates=24))
+    run = Run.load(tmp_path / "run", trust_config=True)
+    assert run.resume()["updates"] == 40
+    assert [row["updates"] for row in run.metrics if "loss" in row] == [16, 32, 40]
+
+
 def test_it_stops_early_and_stays_stopped(tmp_path):
     config = dataclasses.replace(QUICK, updates=400, patience=24, check_period=8, learning_rate=1.0)
     job = load_job(tiny(tmp_path / "run", clone=config, video=False), [there_and_back()])

@@ -123,6 +123,7 @@ class _Pretraining(_Course):
         # What is due at the end of pre-training comes with its last update, or not at all.
         for _ in range(max(1, min(_CHUNK, self.total - 1 - before))):
             loop.state = loop.trainer.pretrain(loop.state)
+        note = self._note(before) if self._config.only_copies else None
         if self.position == self.total:
             self._log()
             if self._config.eval_period:
@@ -130,7 +131,7 @@ class _Pretraining(_Course):
         if self.position == self.total or self._crossed(self._save_period, before):
             for run in self._runs:
                 run.save()
-        return self._note(before) if self._config.only_copies else None
+        return note
 
     def _log(self) -> list[dict[str, Any]]:
         return [run.log(read) for run, read in zip(self._runs, self._read(), strict=True)]
