@@ -91,6 +91,14 @@ def test_one_step_down_the_gradient_by_hand():
     assert int(after.updates) == 1
 
 
+def test_a_batch_without_an_expert_teaches_nothing():
+    agent = make_agent(NETWORK, CONFIG)
+    learner = agent.init(KEY, jnp.zeros((1, 1), jnp.int32))
+    batch = make_batch(observation=[2], action=[1], is_expert=[False])
+    after = agent.learn(learner, batch)[0]
+    np.testing.assert_array_equal(after.params["table"], learner.params["table"])
+
+
 def test_weight_decay_pulls_parameters_to_zero():
     config = dataclasses.replace(CONFIG, learning_rate=0.01, weight_decay=0.5)
     agent = make_agent(NETWORK, config)
@@ -168,6 +176,9 @@ def test_every_third_episode_or_the_last_third_of_the_steps():
     assert tail.tolist() == [0, 0, 0, 0, 0, 0, 1, 1, 0]
     one = np.asarray(clone.held_out(*episodes(9), 3)).astype(int)
     assert one.tolist() == 6 * [0] + 3 * [1] + [0]
+    # Room that is left free is no episode.
+    room = [np.concatenate([marks, np.ones(5, bool)]) for marks in episodes(9)]
+    assert np.asarray(clone.held_out(*room, 3)).astype(int).tolist() == one.tolist() + 5 * [0]
     # Nothing is left of two steps.
     assert not np.asarray(clone.held_out(*episodes(2), 3)).any()
 
@@ -180,7 +191,7 @@ def test_batches_hold_nothing_that_is_held_out():
         return NETWORK.apply(params, observation)
 
     rows = make_rows([(s % NUM_STATES, 0, 0.0, 0.9, "first" * (s == 0)) for s in range(6)])
-    config = dataclasses.replace(CONFIG, check_period=1000)
+    config = dataclasses.replace(CONFIG, patience=1000, check_period=1000)
     agent, state, learner = clone_of(rows, NETWORK._replace(apply=spy), config)
     learner = agent.pretrain(KEY, learner, state, 0)[0]  # with a look at the held-out rows
     seen.clear()
@@ -202,6 +213,26 @@ def test_the_mean_over_chosen_rows_goes_chunk_by_chunk(monkeypatch):
         if is_chosen
     ]
     np.testing.assert_allclose(found, np.mean(each), rtol=1e-6)
+
+
+def test_held_out_pictures_are_seen_as_they_were_however_they_are_stored():
+    # 84 x 84 is stored in tiles of another shape; every pixel is another number.
+    actions = [0, 1, 2, 1]
+    rows = make_rows([(0, a, 0.0, 0.9, "first" * (i == 0)) for i, a in enumerate(actions)])
+    frames = np.arange(4 * 84 * 84).reshape(4, 84, 84) % 251
+    rows = rows.replace(frame=jnp.asarray(frames, jnp.uint8))
+
+    def corner(params, seen):
+        return seen[:, -1, 80, 81:84] / 100
+
+    replay = make_replay(
+        frame_shape=(84, 84), frame_dtype=np.uint8, rows_per_lane=4, num_demo_rows=4
+    )
+    chosen = jnp.array([True, False, True, True])
+    found = clone.mean_cross_entropy(corner, replay, None, replay.init(rows), chosen)
+    logits = jnp.asarray(frames[[0, 2, 3], 80, 81:84] / 100)
+    each = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.array([0, 2, 1]))
+    np.testing.assert_allclose(found, each.mean(), rtol=1e-5)
 
 
 # --------------------------------------------------------------------------- the best network
@@ -244,6 +275,15 @@ def test_as_long_as_it_gets_better_it_goes_on():
     assert best.argmax(axis=1).tolist() == [0, 1, 2]
 
 
+def test_the_last_update_is_looked_at_too():
+    rows = make_rows([(i % 3, i % 3, 0.0, 0.9, "first" * (i == 0)) for i in range(12)])
+    agent, state, learner = clone_of(rows, config=dataclasses.replace(CONFIG, updates=3))
+    for i in range(3):
+        learner = agent.pretrain(jax.random.key(i), learner, state, 0)[0]
+    assert int(learner.opt_state.best_at) == 3
+    np.testing.assert_array_equal(learner.target_params["table"], learner.params["table"])
+
+
 def test_without_a_replay_it_says_so():
     agent = make_agent(NETWORK, CONFIG)
     with pytest.raises(ValueError, match="without a replay"):
@@ -255,7 +295,7 @@ def test_without_a_replay_it_says_so():
     [
         ("updates", 0), ("patience", 0), ("check_period", 0), ("held_out_every", 1),
         ("batch_size", 0), ("learning_rate", 0.0), ("weight_decay", -1.0), ("shift", -1),
-        ("shift", 43), ("max_gradient_norm", 0.0),
+        ("shift", 43), ("max_gradient_norm", 0.0), ("patience", 99),
     ],
 )  # fmt: skip
 def test_values_that_cannot_be(name, value):
@@ -319,7 +359,7 @@ def tiny(out, **changes):
         envs=2,
         eval_episodes=2,
         log_period=16,
-        checkpoint_period=64,
+        checkpoint_period=16,
         hidden=8,
         out=out,
         clone=dataclasses.replace(QUICK, updates=40),
@@ -330,7 +370,10 @@ def tiny(out, **changes):
 def test_a_run_folder_resumed_is_the_same_as_one_never_stopped(tmp_path):
     shown = [there_and_back()]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    summary = start(load_job(tiny(whole), shown), Noting())
+    sink = Noting()
+    summary = start(load_job(tiny(whole), shown), sink)
+    # After 16, 32 and 40 updates.
+    assert sum(line.startswith("checkpoint at") for line in sink.lines) == 3
     assert (summary["updates"], summary["steps"], summary["agent"]) == (40, 0, "clone")
     assert [e["step"] for e in summary["evaluations"]] == [0]
     rows = read_jsonl(whole / "metrics.jsonl")
@@ -361,6 +404,24 @@ def test_a_run_folder_resumed_is_the_same_as_one_never_stopped(tmp_path):
     assert run.evaluate(3).scores.shape == (3,)
     with pytest.raises(ValueError, match=r"steps is 100, but must be 0 with --agent clone"):
         run.resume(steps=100)
+
+
+class KilledAt(StopAt):
+    """Ends a run without a chance to save."""
+
+    def stop_asked(self):
+        if super().stop_asked():
+            raise RuntimeError("killed")
+        return False
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint_without_losing_a_row(tmp_path):
+    options = {"eval_episodes": 1, "video": False}
+    with pytest.raises(RuntimeError, match="killed"):
+        start(load_job(tiny(tmp_path / "run", **options), [there_and_back()]), KilledAt(updates=24))
+    run = Run.load(tmp_path / "run", trust_config=True)
+    assert run.resume()["updates"] == 40
+    assert [row["updates"] for row in run.metrics if "loss" in row] == [16, 32, 40]
 
 
 def test_it_stops_early_and_stays_stopped(tmp_path):

@@ -352,6 +352,10 @@ def test_a_file_without_hash_is_checked_by_its_scores(tmp_path):
         demos.play(demos.load(path), gamma=0.99)
 
 
+def test_it_is_called_as_it_was_asked_for():
+    assert demos.load_named("Freeway", "search").name == "search"
+
+
 def test_names_that_are_not_there():
     with pytest.raises(demos.DemonstrationError, match=r"of Pong comes .* only of Breakout, Chop"):
         demos.load_named("Pong")

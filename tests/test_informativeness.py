@@ -209,6 +209,12 @@ def test_mostly_one_thing():
     assert "it mostly does one thing (UP, 9" in found.in_words(["NOOP", "UP", "DOWN"])
 
 
+def test_a_few_of_many_actions_are_not_one_thing():
+    # Four of 18 actions, equally often: 2 of 4.17 bits.
+    found = informativeness.Measure(2.0, np.log2(18), 5.0, 3, 0.25, 600, 200, 40)
+    assert found.in_words() == "its actions say little: expect no help from copying them"
+
+
 def test_wide_numbers_are_seen_as_jax_sees_them():
     rng = np.random.default_rng(10)
     seen = rng.normal(size=(800, 4)).astype(np.float32)

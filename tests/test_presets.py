@@ -163,8 +163,9 @@ def test_options_of_runs():
         "log_period": 10_000,
     }
     assert presets.run_options("paper", game="Pong")["steps"] == 100_000_000
-    assert presets.run_options("small", agent="clone") == {"steps": 0, "log_period": 200}
-    changes = {"steps": 0, "log_period": 200, "eval_epsilon": 0.01}
+    changes = {"steps": 0, "log_period": 200, "checkpoint_period": 1_000}
+    assert presets.run_options("small", agent="clone") == changes
+    changes |= {"eval_epsilon": 0.01}
     assert presets.run_options("laptop", agent="clone") == changes
     assert presets.run_options("paper", game="Freeway", agent="clone") == paper | changes
 

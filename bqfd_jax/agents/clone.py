@@ -18,7 +18,7 @@ from bqfd_jax.agents.acting import act, init_actor
 from bqfd_jax.agents.config import CloneConfig
 from bqfd_jax.networks import Network, mean_q
 from bqfd_jax.replay import Replay, ReplayState
-from bqfd_jax.replay.rows import stack_index
+from bqfd_jax.replay.rows import stack_index, unpack
 from bqfd_jax.types import Array, Batch, LearnerState, Params
 
 _CHUNK = 256  # held-out rows that are looked at together
@@ -57,7 +57,8 @@ def held_out(is_first: Array, is_last: Array, every: int) -> Array:
     too few for that, none.  Rows that start no transition belong to nobody.
     """
     starts = ~is_last
-    episode = jnp.cumsum(is_first) - 1
+    # Rows that a replay keeps free look like episodes without an action, and are none.
+    episode = jnp.cumsum(is_first & starts) - 1
     step = jnp.cumsum(starts)
     tail = step > step[-1] - step[-1] // every
     whole = episode % every == every - 1
@@ -107,7 +108,7 @@ def shift_at_random(key: Array, observation: Array, shift: int) -> Array:
 def make_agent(network: Network, config: CloneConfig, replay: Replay | None = None) -> shared.Agent:
     """A clone of whoever acts in the replay's demonstrations; `pretrain` is how it learns."""
     optimizer = optax.chain(
-        optax.clip_by_global_norm(config.max_gradient_norm),
+        shared.clip_by_norm(config.max_gradient_norm),
         optax.adamw(config.learning_rate, weight_decay=config.weight_decay),
     )
     parts = _Parts(functools.partial(mean_q, network.apply), optimizer, config, replay)
@@ -154,7 +155,9 @@ def learn(
         logits = parts.apply(params, batch.observation)
         each = jax.vmap(cross_entropy)(logits, batch.action)
         right = jnp.argmax(logits, axis=-1) == batch.action
-        return jnp.mean(each, where=batch.is_expert), (each, right)
+        # Of a batch without an expert nothing is learnt, and it must not be nan.
+        count = jnp.maximum(jnp.sum(batch.is_expert), 1)
+        return jnp.sum(each, where=batch.is_expert) / count, (each, right)
 
     (loss_value, (each, right)), gradients = jax.value_and_grad(loss, has_aux=True)(learner.params)
     progress = learner.opt_state
@@ -204,9 +207,10 @@ def pretrain(
     learner, _, metrics = learn(parts, learner, batch.replace(observation=shifted))
     # Where nothing could be held out, what was learnt from must do.
     judged = jnp.where(judged.any(), judged, ~rows.is_last)
+    # After the first update, so that there is a best one from then on; and after the last.
+    is_due = (learner.updates - 1) % config.check_period == 0
     learner = jax.lax.cond(
-        # The first time after the first update, so that there is a best one from then on.
-        (learner.updates - 1) % config.check_period == 0,
+        is_due | (learner.updates == config.updates),
         lambda learner: _keep_best(parts, learner, replay_state, judged),
         lambda learner: learner,
         learner,
@@ -234,7 +238,8 @@ def mean_cross_entropy(
         place = chunk * _CHUNK + jnp.arange(_CHUNK)
         row = index[jnp.minimum(place, count - 1)]
         stacked = stack_index(replay_state.rows, replay.layout, row, replay.stack)
-        logits = apply(params, replay_state.rows.frame[stacked])
+        seen = unpack(replay_state.rows.frame[stacked], replay.frame_shape)
+        logits = apply(params, seen)
         each = jax.vmap(cross_entropy)(logits, replay_state.rows.action[row])
         return total + jnp.sum(each, where=place < count)
 

@@ -225,6 +225,8 @@ class CloneConfig:
         values = dataclasses.asdict(self)
         whole = ("updates", "patience", "check_period", "batch_size")
         checks.at_least(1, **{name: values[name] for name in whole})
+        expected = f"at least check_period ({self.check_period}), or it stops before a second look"
+        checks.require(self.patience >= self.check_period, "patience", self.patience, expected)
         checks.at_least(2, held_out_every=self.held_out_every)
         checks.above(0, learning_rate=self.learning_rate, max_gradient_norm=self.max_gradient_norm)
         checks.at_least(0, weight_decay=self.weight_decay)

@@ -58,7 +58,7 @@ def agent_config(
     checks.one_of(AGENTS, agent=agent)
     checks.one_of(_OPTIONS, preset=preset)
     if agent == "clone":
-        # Labels are on the same scale everywhere: what was chosen on two games suits all presets.
+        # Labels are on the same scale everywhere, so what was chosen on two games is used in all.
         return CloneConfig()
     return AGENTS[agent].config(**_OPTIONS[preset](agent, steps, game))
 
@@ -69,7 +69,7 @@ def run_options(
     """Options of a run in which a preset differs from the defaults of a run's config.
 
     Those defaults suit a small machine, so only `paper` differs; how long it trains depends on
-    the Atari game.  A clone takes no steps, so that its rows are counted in updates; in Atari
+    the Atari game.  A clone takes no steps, so its periods are counted in updates; in Atari
     games it takes more random actions than others, because nothing has taught it to leave a place
     where its likeliest action leads nowhere.
     """
@@ -78,7 +78,7 @@ def run_options(
     if preset == "paper":
         options = _PAPER_RUN | {"steps": PAPER_STEPS.get(game, 100_000_000)}
     if agent == "clone":
-        options |= {"steps": 0, "log_period": 200}
+        options |= {"steps": 0, "log_period": 200, "checkpoint_period": 1_000}
         options |= {"eval_epsilon": 0.01} if preset in ("laptop", "paper") else {}
     return options
 

@@ -31,6 +31,7 @@ _LEAST_STEPS = 40  # with fewer steps to foretell, or ...
 _LEAST_CHANGES = 10  # ... with fewer changes of action among them, nothing can be said
 _LITTLE, _MUCH = 0.03, 0.15  # shares of the uncertainty that the observation takes away
 _FEW = 0.05  # share of the changes
+_MOSTLY = 0.6  # share of the steps
 
 OnProgress = Callable[[int, int], None]  # (updates made, of how many at most)
 
@@ -72,11 +73,10 @@ class Measure(NamedTuple):
                 f"too little to say: of {self.num_foretold} steps that could be foretold, "
                 f"{self.num_changes} have another action than the one before"
             )
-        is_mostly_one = self.entropy < self.most_entropy / 2 or self.most_frequent_share > 0.6
         tells = self.gain > 2 * self.gain_error and self.gain_share >= _LITTLE
         tells_which = self.change_gain > max(2 * self.change_gain_error, _FEW)
         if not (tells or tells_which):
-            if is_mostly_one:
+            if self.most_frequent_share > _MOSTLY:
                 one = names[self.most_frequent] if names else f"action {self.most_frequent}"
                 return (
                     f"it mostly does one thing ({one}, {self.most_frequent_share:.0%}), which is "
@@ -157,7 +157,7 @@ def measure(
     guess["both"] = guesses.combine(guess["last"], guess["network"], last[asked], weights)
     found = {name: guesses.judge(made, action[asked], last[asked]) for name, made in guess.items()}
     # What usually follows need not be the same again, but that is what people mean.
-    again = np.where(last < num_actions, last, told["most_frequent"])[asked]
+    again = np.where(last < num_actions, last, frequent.argmax())[asked]
     found["last"] = found["last"]._replace(accuracy=float((again == action[asked]).mean()))
     here = np.arange(len(asked)), action[asked]
     gains = (guess["both"][here] - guess["last"][here]) / np.log(2)

@@ -1,5 +1,6 @@
 """The demonstrations that come with the package."""
 
+import dataclasses
 import importlib.resources
 
 from bqfd_jax.demos.demonstration import ActionDemonstration, load
@@ -42,7 +43,8 @@ def load_named(game: str, name: str = "default") -> ActionDemonstration:
             + ", ".join(repr(other) for other in there[game])
         )
     with importlib.resources.as_file(_folder() / f"{game}{_SUFFIX[name]}.npz") as path:
-        return load(path, game=game)
+        # Files keep the name that they were made under, and `search` was once `default`.
+        return dataclasses.replace(load(path, game=game), name=name)
 
 
 def _folder():

@@ -31,7 +31,7 @@ _NOT_RESULT = (
 NOT_FOR_CLONES = (
     "steps", "envs", "update_period", "learning_starts", "replay_rows", "eval_period",
     "eval_target", "final_steps", "checkpoint_replay", "log_rewards", "life_loss_is_terminal",
-    "devices", "seeds_per_program",
+    "devices", "seeds_per_program", "demo_rows",
 )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ class RunConfig:
     """The final score is that of all evaluations in the last so many agent steps, and at most in
     the last fifth of the training."""
     checkpoint_period: int = 10_000
-    """Agent steps between checkpoints."""
+    """Agent steps, of a clone updates, between checkpoints."""
     checkpoint_replay: bool = True
     """Save the replay too. Without it checkpoints are small, and a resumed run starts with an
     empty replay and all visit counts at their mean."""

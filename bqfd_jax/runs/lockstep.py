@@ -124,11 +124,12 @@ class _Pretraining(_Course):
         config = self._config
         self.title = f"{config.title} clone" if config.only_copies else "pre-training"
         self.total = config.pretrain_updates
-        self._save_period = max(1, int(config.checkpoint_period / config.update_period))
+        steps_per_update = 1 if config.only_copies else config.update_period
+        self._save_period = max(1, int(config.checkpoint_period / steps_per_update))
 
     @property
     def position(self) -> int:
-        """Updates made; all of them once more would be of no use."""
+        """Updates made, or all of them once more would be of no use."""
         finished = self._runs[0].job.agent.finished
         done = finished is not None and finished(self._loop.state.learner)
         return self.total if done else self._runs[0].updates
@@ -138,6 +139,7 @@ class _Pretraining(_Course):
         # What is due at the end of pre-training comes with its last update, or not at all.
         for _ in range(max(1, min(_CHUNK, self.total - 1 - before))):
             loop.state = loop.trainer.pretrain(loop.state)
+        note = self._note(before) if self._config.only_copies else None
         if self.position == self.total:
             self._log()
             if self._config.eval_period:
@@ -145,7 +147,7 @@ class _Pretraining(_Course):
         if self.position == self.total or self._crossed(self._save_period, before):
             for run in self._runs:
                 run.save()
-        return self._note(before) if self._config.only_copies else None
+        return note
 
     def _crossed(self, period: int, before: int) -> bool:
         return self.position // period > before // period

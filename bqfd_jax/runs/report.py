@@ -151,7 +151,7 @@ def final_score(
       slack: steps that an evaluation may be late, so that one due before it does not count.
     """
     # With some numbers of games an evaluation comes a few steps later than its period says.  That
-    # of step 0 never counts, as nothing but pre-training lies before it.
+    # of step 0 counts only for a clone, whose training is over then: others have only pre-trained.
     last_part = min(final_steps, max(steps // 5, 1))
     first = min(steps - last_part + slack, steps)
     late = [e for e in evaluations if e["step"] >= first]

@@ -25,15 +25,16 @@ class ShowConfig:
     """Tells a demonstration's scores and rewards, how much its actions say, and films it."""
 
     file: Annotated[str, tyro.conf.Positional]
-    """The demonstration: a file, or `default` or `strong` with --game."""
+    """The demonstration: a file, or with --game the name of one that comes with the package:
+    `default`, `strong`, `weak` or `search`."""
     game: str | None = None
     """The game, for those that come with the package."""
     check: bool = False
     """Play a list of actions anew and compare all that it says of itself; frames are compared with
     their checksum, and their episodes with each other."""
     measure: bool = True
-    """Have a small network foretell its actions: do they follow from what is seen? That takes about
-    a minute for Atari."""
+    """Have a small network foretell its actions: do they follow from what is seen? For Atari that
+    takes a minute or so."""
     out: Path | None = None
     """Folder for the picture and the film; beside the file unless given."""
     sheet: bool = True
@@ -159,8 +160,10 @@ def _action_lines(demonstration: demos.Demonstration) -> list[str]:
     names = _action_names(demonstration)
     counts = np.bincount(demonstration.actions, minlength=len(names))
     shares = counts / counts.sum()
-    changes = 1 + np.count_nonzero(np.diff(demonstration.actions.astype(int)))
-    lines = [f"actions (one lasts {len(demonstration.actions) / changes:.1f} steps in the mean):"]
+    begins = np.diff(demonstration.actions.astype(int), prepend=-1) != 0
+    # No action lasts beyond the end of an episode.
+    begins[np.cumsum(demonstration.episode_lengths)[:-1]] = True
+    lines = [f"actions (one lasts {1 / begins.mean():.1f} steps in the mean):"]
     for name, count, share in zip(names, counts, shares, strict=True):
         lines.append(f"  {name:>13} {count:>7,} {share:>6.1%} {'█' * round(40 * share)}")
     return lines
@@ -209,8 +212,8 @@ def describe_measure(found: demos.Measure, names: Sequence[str] | None = None) -
     }
     if found.network is not None:
         lines += [
-            f"{found.num_foretold:,} of them foretold by the other {found.num_seen:,}, of the "
-            f"{found.num_changes:,} that differ from the last one without that one:",
+            f"{found.num_foretold:,} of them are foretold from the other {found.num_seen:,}; where "
+            f"the action changes ({found.num_changes:,} times), the guess is told so:",
             f"{'by':>33} {'right':>6} {'bits':>6} {'right where it changes':>24}",
         ]
     for name, guess in guesses.items():
