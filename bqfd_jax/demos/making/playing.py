@@ -66,10 +66,13 @@ class Mind:
         self.rest = self.keys[0] if hints.rests else None
         self.simulated = 0
         self._intent: tuple[int, ...] = ()
+        self._unit = judge.unit
 
     def decide(self, held: int) -> int:
         """The key for the next steps; leaves the emulator as it was."""
         state = self._emulator.save_state()
+        # What a reward is worth is learnt on the way; futures are compared on one scale.
+        self._unit = self._judge.unit
         here = Future((), (), 0.0, self._emulator.lives, state)
         potential = self._hints.look(self._emulator)
         firsts = {key: self._imagine(here, [key] * self._how.pace, potential) for key in self.keys}
@@ -133,7 +136,7 @@ class Mind:
         for key in keys:
             step = emulator.step(key)
             rewards.append(step.reward)
-            gained += step.reward / judge.unit
+            gained += step.reward / self._unit
             dies = judge.has_lives and (step.lives < start.lives or step.is_over)
             if dies:
                 gained -= self._hints.life
