@@ -17,10 +17,9 @@ SHIPPED = [(game, name) for game, names in demos.available().items() for name in
 KNOWN = {
     ("Breakout", "default"): (
         (
-            49,
-            59,
-            169,
             109,
+            122,
+            96,
         ),
         "",
     ),
