@@ -188,9 +188,8 @@ def test_the_laptop_preset_is_the_same_for_all_games():
 @pytest.mark.parametrize("name", ["laptop", "paper"])
 @pytest.mark.parametrize("agent", tuple(AGENTS))
 def test_a_stored_config_comes_back(name, agent):
-    config = dataclasses.replace(
-        AtariConfig.of(name, "MsPacman"), agent=agent, seed=3, demo=("strong",)
-    )
+    config = AtariConfig.of(name, "MsPacman", agent)
+    config = dataclasses.replace(config, seed=3, demo=("strong",))
     stored = json.loads(json.dumps(config.stored()))
     assert set(AGENTS) & set(stored) == {agent}
     # What the others would have been does not matter.

@@ -66,7 +66,7 @@ class Mind:
         self.rest = self.keys[0] if hints.rests else None
         self.simulated = 0
         self._intent: tuple[int, ...] = ()
-        self._unit = judge.unit
+        self._unit = 1.0  # points of a usual reward
 
     def decide(self, held: int) -> int:
         """The key for the next steps; leaves the emulator as it was."""
