@@ -15,56 +15,16 @@ from bqfd_jax.replay import check_demonstrations
 SHIPPED = [(game, name) for game, names in demos.available().items() for name in names]
 # Scores, and the beginning of the hash where it was computed by other code than ours.
 KNOWN = {
-    ("Breakout", "default"): (
-        (
-            109,
-            122,
-            96,
-        ),
-        "",
-    ),
+    ("Breakout", "default"): ((109, 122, 96), ""),
     ("Breakout", "strong"): ((409,), ""),
-    ("Breakout", "search"): (
-        (
-            109,
-            122,
-            96,
-        ),
-        "6cf6baaab39d0a79",
-    ),
+    ("Breakout", "search"): ((109, 122, 96), "6cf6baaab39d0a79"),
     ("ChopperCommand", "default"): ((33500,), ""),
     ("ChopperCommand", "strong"): ((138400,), ""),
     ("ChopperCommand", "search"): ((31900,), "897f2c1a0d6c8903"),
-    ("Freeway", "default"): (
-        (
-            28,
-            27,
-        ),
-        "",
-    ),
-    ("Freeway", "strong"): (
-        (
-            34,
-            34,
-            34,
-        ),
-        "",
-    ),
-    ("Freeway", "weak"): (
-        (
-            6,
-            3,
-        ),
-        "",
-    ),
-    ("Freeway", "search"): (
-        (
-            26,
-            26,
-            27,
-        ),
-        "0abdf2efc435404b",
-    ),
+    ("Freeway", "default"): ((28, 27), ""),
+    ("Freeway", "strong"): ((34, 34, 34), ""),
+    ("Freeway", "weak"): ((6, 3), ""),
+    ("Freeway", "search"): ((26, 26, 27), "0abdf2efc435404b"),
     ("MsPacman", "default"): ((27771,), ""),
     ("MsPacman", "search"): ((27771,), "8439bf5ac7a12f2f"),
     ("Seaquest", "default"): ((40430,), ""),
