@@ -18,7 +18,6 @@ from bqfd_jax.agents.acting import act, init_actor
 from bqfd_jax.agents.config import CloneConfig
 from bqfd_jax.networks import Network, mean_q
 from bqfd_jax.replay import Replay, ReplayState
-from bqfd_jax.replay.rows import stack_index, unpack
 from bqfd_jax.types import Array, Batch, LearnerState, Params
 
 _CHUNK = 256  # held-out rows that are looked at together
@@ -237,9 +236,7 @@ def mean_cross_entropy(
     def add(chunk: Array, total: Array) -> Array:
         place = chunk * _CHUNK + jnp.arange(_CHUNK)
         row = index[jnp.minimum(place, count - 1)]
-        stacked = stack_index(replay_state.rows, replay.layout, row, replay.stack)
-        seen = unpack(replay_state.rows.frame[stacked], replay.frame_shape)
-        logits = apply(params, seen)
+        logits = apply(params, replay.observe(replay_state.rows, row))
         each = jax.vmap(cross_entropy)(logits, replay_state.rows.action[row])
         return total + jnp.sum(each, where=place < count)
 

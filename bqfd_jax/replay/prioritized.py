@@ -52,6 +52,7 @@ class Replay(NamedTuple):
     sample_demonstrations: Callable[..., Batch]  # (key, state, batch_size, among=None)
     set_priorities: Callable[[ReplayState, Array, Array], ReplayState]  # (state, index, priority)
     count_visits: Callable[[ReplayState, Array], ReplayState]  # (state, index)
+    observe: Callable[[Row, Array], Array]  # (rows, index [B]) -> stacks of frames
     num_bytes: int  # memory that the state takes
     layout: rows_lib.Layout
     frame_shape: tuple[int, ...]
@@ -112,6 +113,7 @@ def make_replay(
         sample_demonstrations=functools.partial(sample_demonstrations, sizes),
         set_priorities=functools.partial(set_priorities, sizes),
         count_visits=count_visits,
+        observe=functools.partial(observe, sizes),
         num_bytes=_num_bytes(sizes),
         **sizes._asdict(),
     )
@@ -231,17 +233,17 @@ def gather(sizes: Sizes, state: ReplayState, index: Array, importance_weight: Ar
         visits = state.visit_count[jnp.minimum(path.index[first], num_demo_rows - 1)]
     else:
         visits = jnp.zeros_like(path.index[first])
-    observation = _observe(sizes, rows, index)
-    later = [_observe(sizes, rows, path.index[k]) for k in range(1, sizes.path_steps)]
+    observation = observe(sizes, rows, index)
+    later = [observe(sizes, rows, path.index[k]) for k in range(1, sizes.path_steps)]
     return Batch(
         observation=observation,
         action=rows.action[index],
         reward=path.n_step_return[1],
         discount=path.discount[1],
-        next_observation=_observe(sizes, rows, path.index[1]),
+        next_observation=observe(sizes, rows, path.index[1]),
         n_step_return=path.n_step_return[sizes.n_step],
         n_step_discount=path.discount[sizes.n_step],
-        n_step_observation=_observe(sizes, rows, path.index[sizes.n_step]),
+        n_step_observation=observe(sizes, rows, path.index[sizes.n_step]),
         path_observation=(jnp.stack(later, axis=1) if later else observation[:, None][:, :0]),
         path_action=rows.action[path.index[first]].T,
         path_discount=_path_discount(path, rows, sizes.path_steps).T,
@@ -299,7 +301,7 @@ def _path_discount(path: rows_lib.Walk, rows: Row, steps: int) -> Array:
     return jnp.where(starts, path.discount[:steps], 0.0)
 
 
-def _observe(sizes: Sizes, rows: Row, index: Array) -> Array:
+def observe(sizes: Sizes, rows: Row, index: Array) -> Array:
     """The stacks of frames that end at `index` (`[B]`), `[B, S, *frame_shape]`."""
     stacks = rows.frame[rows_lib.stack_index(rows, sizes.layout, index, sizes.stack)]
     return rows_lib.unpack(stacks, sizes.frame_shape)
