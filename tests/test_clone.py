@@ -1,6 +1,7 @@
 """Behavioural cloning: the loss by hand, shifts, what is held out, the best network, whole runs."""
 
 import dataclasses
+import itertools
 import json
 
 import jax
@@ -282,6 +283,34 @@ def test_the_last_update_is_looked_at_too():
         learner = agent.pretrain(jax.random.key(i), learner, state, 0)[0]
     assert int(learner.opt_state.best_at) == 3
     np.testing.assert_array_equal(learner.target_params["table"], learner.params["table"])
+
+
+def test_without_held_out_rows_all_are_learnt_from_and_the_last_network_is_played():
+    is_first, is_last = jnp.array([1, 0, 0, 1, 0], bool), jnp.array([0, 0, 1, 0, 1], bool)
+    assert not clone.held_out(is_first, is_last, 0).any()
+    config = dataclasses.replace(CONFIG, held_out_every=0, updates=30)
+    rows = make_rows([(i % 3, i % 3, 0.0, 0.9, "first" * (i == 0)) for i in range(12)])
+    agent, state, learner = clone_of(rows, config=config)
+    # Any loss would be worse than this one.
+    worse = learner.opt_state.replace(best_loss=jnp.float32(-1), best_at=jnp.int32(-1000))
+    learner = learner.replace(opt_state=worse)
+    for update in range(config.updates):
+        learner = agent.pretrain(jax.random.fold_in(KEY, update), learner, state, 0)[0]
+    assert not agent.finished(learner)
+    np.testing.assert_array_equal(learner.target_params["table"], learner.params["table"])
+
+
+def test_the_step_size_falls_along_a_cosine():
+    config = dataclasses.replace(CONFIG, updates=2, learning_rate=0.1)
+    rows = make_rows([(0, 0, 0.0, 0.9, "first" * (i == 0)) for i in range(12)])
+    agent, state, learner = clone_of(rows, config=config)
+    tables = [learner.params["table"]]
+    for update in range(3):
+        learner = agent.pretrain(jax.random.fold_in(KEY, update), learner, state, 0)[0]
+        tables.append(learner.params["table"])
+    # Adam moves what has a steady gradient by its step size: all, half of it, and a twentieth.
+    steps = [float(jnp.abs(new - old).max()) for old, new in itertools.pairwise(tables)]
+    np.testing.assert_allclose(steps, [0.1, 0.1 * (0.05 + 0.95 / 2), 0.005], rtol=0.1)
 
 
 def test_without_a_replay_it_says_so():

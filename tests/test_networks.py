@@ -226,7 +226,12 @@ def test_the_small_atari_network():
     torso = (5 * 5 * 4 * 32 + 32) + (5 * 5 * 32 * 64 + 64)
     assert count(params) == torso + (4 * 4 * 64 * 16 + 16) + (8 + 1) + (8 * 3 + 3)
     chex.assert_shape(jax.eval_shape(network.apply, params, observation), (2, 3))
-    with pytest.raises(ValueError, match="'small', but must be one of nature, patch"):
+    network = networks.atari_network(num_actions=3, hidden=8, torso="overlap")
+    params = jax.eval_shape(network.init, KEY, observation)
+    # 7 x 7 places are left.
+    torso = (8 * 8 * 4 * 16 + 16) + (4 * 4 * 16 * 32 + 32) + (3 * 3 * 32 * 32 + 32)
+    assert count(params) == torso + (7 * 7 * 32 * 16 + 16) + (8 + 1) + (8 * 3 + 3)
+    with pytest.raises(ValueError, match="'small', but must be one of nature, patch, overlap"):
         networks.atari_network(num_actions=3, torso="small")
 
 

@@ -59,6 +59,8 @@ class Line:
     def ram(self):
         return np.array([self._state[0]], np.uint8)
 
+    screen = ram
+
     def save_state(self):
         return self._state
 
@@ -128,20 +130,52 @@ def test_a_future_counts_half_by_its_end_and_half_by_its_way():
 
 
 @pytest.mark.parametrize(
-    ("worth", "held", "rests", "chosen"),
+    ("worth", "calm", "chosen"),
     [
-        ({0: 1.0, 1: 1.05, 2: 1.08}, 1, True, 0),
-        ({0: 0.9, 1: 1.05, 2: 1.08}, 1, True, 1),
-        ({0: 0.9, 1: 0.9, 2: 1.08}, 1, True, 2),
-        ({0: 1.0, 1: 1.05, 2: 1.08}, 1, False, 1),
-        ({0: 1.0, 2: 1.05}, 1, False, 2),
+        ({0: 1.0, 1: 1.05, 2: 1.08}, (0, 1), 0),
+        ({0: 0.9, 1: 1.05, 2: 1.08}, (0, 1), 1),
+        ({0: 0.9, 1: 0.9, 2: 1.08}, (0, 1), 2),
+        ({0: 1.0, 1: 1.05, 2: 1.08}, (None, 1), 1),
+        ({0: 1.0, 2: 1.05}, (None, 1), 2),
     ],
 )
-def test_rest_goes_before_what_is_held_and_both_before_what_is_hardly_better(
-    worth, held, rests, chosen
+def test_the_habit_goes_before_what_is_held_and_both_before_what_is_hardly_better(
+    worth, calm, chosen
 ):
-    mind = playing.Mind(Line(), HOW, hints.Hints(rests=rests), None, None)
-    assert mind._choose(worth, held) == chosen
+    mind = playing.Mind(Line(), HOW, hints.Hints(), None, None)
+    assert mind._choose(worth, calm) == chosen
+
+
+LEFT, RIGHT = 4, 3
+
+
+def to_and_fro(ram):
+    """Right up to 103, then left down to 97, and so on."""
+    return RIGHT if ram[0] in (98, 99, 100, 101, 102, 97) else LEFT
+
+
+def test_a_habit_is_followed_where_nothing_speaks_against_it():
+    told = hints.Hints(unit=1.0, habit=to_and_fro)
+    game = play(Line(), told=told, pace=1, steps=8)
+    assert game.actions.tolist() == [2, 2, 2, 1, 2, 1, 2, 1]
+
+
+def test_a_habit_that_costs_a_life_is_left():
+    told = hints.Hints(unit=1.0, habit=to_and_fro)
+    game = play(Line(deadly=(102,), lives=1), told=told, pace=1, steps=30)
+    assert (len(game.actions), game.is_over) == (30, False)
+
+
+def test_futures_go_on_by_habit():
+    told = hints.Hints(unit=1.0, habit=to_and_fro)
+    line = Line()
+    line.reset()
+    judge = playing.Judge(has_lives=False, unit=1.0)
+    mind = playing.Mind(line, HOW, told, judge, np.random.default_rng(0))
+    here = playing.Future((), (), 0.0, 0, line.save_state())
+    future = mind._to_the_end(mind._imagine(here, [1, 1], lambda ram: 0.0), [None], lambda ram: 0.0)
+    # Twice to the left, then the habit: to the right.
+    assert future.keys == (1, 1, 2, 2, 2, 2)
 
 
 def test_deciding_leaves_the_game_as_it_was():
@@ -221,6 +255,8 @@ def test_hints_are_only_for_games_there_are():
         assert set(told.keys) <= set(emulator.action_meaning)
         emulator.step(0)
         assert np.isfinite(told.look(emulator)(emulator.ram()))
+        if told.habit is not None:
+            assert told.habit(emulator.ram().astype(int)) in told.keys
 
 
 def memory(**values):
@@ -231,23 +267,40 @@ def memory(**values):
     return ram
 
 
-def falling(*balls):
-    """An emulator whose ball is there, one step after the other."""
-    left = list(balls)
-    there = types.SimpleNamespace(ram=lambda: memory(_99=left[0][0], _101=left[0][1]))
-    there.step = lambda action: left.pop(0)
-    return there
+FIRE = 1
 
 
-def test_breakout_wants_the_paddle_where_the_ball_comes_down():
-    wanted = hints.of("Breakout").look(falling((80, 100), (90, 150), (100, 190), (110, 180)))
-    assert wanted(memory(_72=92, _101=90)) == 0
-    assert wanted(memory(_72=112, _101=90)) == wanted(memory(_72=72, _101=90)) == -2
-    # A ball that rises asks for nothing, a lost one for another.
-    rising = hints.of("Breakout").look(falling((80, 100), (90, 90)))
-    assert rising(memory(_72=92, _101=90)) == rising(memory(_72=191, _101=90)) == 0
-    lost = hints.of("Breakout").look(falling((80, 0)))
-    assert lost(memory(_101=0)) < lost(memory(_101=100))
+@pytest.mark.parametrize(
+    ("ball", "low", "action"),
+    [
+        # The paddle's middle is at 100; a ball that goes left is expected 4 pixels further there.
+        ((115, "left"), True, RIGHT), ((114, "left"), True, FIRE), ((94, "left"), True, FIRE),
+        ((93, "left"), True, LEFT), ((106, "right"), True, FIRE), ((107, "right"), True, RIGHT),
+        ((112, "right"), False, FIRE), ((113, "right"), False, RIGHT),
+        ((87, "left"), False, LEFT), ((88, "left"), False, FIRE),
+    ],
+)  # fmt: skip
+def test_in_breakout_the_paddle_follows_a_falling_ball(ball, low, action):
+    x, way = ball
+    seen = {"_99": x, "_101": 130 if low else 129, "_105": 1 if way == "left" else 255, "_72": 92}
+    habit = hints.of("Breakout").habit
+    assert habit(memory(**seen, _103=1).astype(int)) == action
+    # One that rises can wait, and a lost one is replaced.
+    assert habit(memory(**seen, _103=255).astype(int)) == FIRE
+    assert habit(memory(**seen | {"_101": 0}, _103=1).astype(int)) == FIRE
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ((80, 50), (83, 50), RIGHT), ((80, 50), (77, 50), LEFT), ((80, 50), (80, 53), 5),
+        ((80, 50), (80, 47), 2), ((80, 50), (80, 50), None), ((166, 50), (9, 50), RIGHT),
+        ((9, 50), (166, 50), LEFT),
+    ],
+)  # fmt: skip
+def test_ms_pacman_shows_where_she_goes(before, after, shown):
+    memories = [memory(_10=x, _16=y) for x, y in (before, after)]
+    assert hints.of("MsPacman").shown(*memories) == shown
 
 
 def test_seaquest_wants_divers_and_then_air():

@@ -59,8 +59,11 @@ SMALL = {
     "importance_exponent": 0.6,
 }
 SMALL_EPSILON = {"epsilon_steps": (0, 800), "epsilon_values": (1.0, 0.02)}
+# All rows are learnt by heart.
+ATARI_CLONE = {"updates": 4000, "check_period": 1000, "held_out_every": 0, "shift": 0}
 EXPECTED = {
     "laptop": {
+        "clone": ATARI_CLONE,
         "bqfd": LAPTOP
         | {
             "variance": 0.2,
@@ -75,6 +78,7 @@ EXPECTED = {
         "bootstrapped": LAPTOP | {"ensemble_size": 5},
     },
     "paper": {
+        "clone": ATARI_CLONE,
         "bqfd": PAPER
         | {
             "learning_rate": 5.5e-5,
@@ -116,7 +120,6 @@ def test_the_table_of_agents():
 @pytest.mark.parametrize("agent", KINDS)
 def test_every_preset_of_every_agent(preset, agent):
     config = presets.agent_config(preset, agent, steps=4000, game="Seaquest")
-    # A clone is the same everywhere.
     assert config == KINDS[agent][1](**EXPECTED[preset].get(agent, {}))
 
 
@@ -124,8 +127,8 @@ def test_the_paper_explores_otherwise_in_ms_pacman():
     explores = {"epsilon_steps": (0, 1_000_000, 50_000_000), "epsilon_values": (1.0, 0.1, 0.01)}
     for agent, expected in EXPECTED["paper"].items():
         config = presets.agent_config("paper", agent, game="MsPacman")
-        # DQfD keeps the exploration of its own paper.
-        changes = {} if agent == "dqfd" else explores
+        # DQfD keeps the exploration of its own paper, and a clone does not explore.
+        changes = {} if agent in ("dqfd", "clone") else explores
         assert config == KINDS[agent][1](**expected | changes)
 
 
@@ -165,7 +168,7 @@ def test_options_of_runs():
     assert presets.run_options("paper", game="Pong")["steps"] == 100_000_000
     changes = {"steps": 0, "log_period": 200, "checkpoint_period": 1_000}
     assert presets.run_options("small", agent="clone") == changes
-    changes |= {"eval_epsilon": 0.01}
+    changes |= {"eval_epsilon": 0.01, "torso": "overlap", "hidden": 256}
     assert presets.run_options("laptop", agent="clone") == changes
     assert presets.run_options("paper", game="Freeway", agent="clone") == paper | changes
 

@@ -34,8 +34,36 @@ class PlainPatch(nn.Module):
         return x.reshape(len(x), -1)
 
 
+class StandardConv(nn.Module):
+    """A bias would be standardised away, so it is added afterwards."""
+
+    shape: tuple[int, ...]
+    stride: int
+
+    @nn.compact
+    def __call__(self, x):
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), self.shape)
+        convolve = nn.Conv(self.shape[-1], self.shape[:2], self.stride, "VALID", use_bias=False)
+        x = convolve.apply({"params": {"kernel": kernel}}, x)
+        x = nn.LayerNorm(use_scale=False, use_bias=False)(x)
+        return x + self.param("bias", nn.initializers.zeros, self.shape[-1:])
+
+
+class PlainOverlap(nn.Module):
+    @nn.compact
+    def __call__(self, observation):
+        x = nn.LayerNorm(use_scale=False, use_bias=False, reduction_axes=(1, 2, 3))(
+            scaled(observation)
+        )
+        x = nn.relu(StandardConv((8, 8, 4, 16), 4, name="Conv_0")(x))
+        x = nn.relu(StandardConv((4, 4, 16, 32), 2, name="Conv_1")(x))
+        x = nn.relu(StandardConv((3, 3, 32, 32), 1, name="Conv_2")(x))
+        return x.reshape(len(x), -1)
+
+
 TORSOS = {"nature": (networks.NatureTorso(), PlainNature()),
-          "patch": (networks.PatchTorso(), PlainPatch())}  # fmt: skip
+          "patch": (networks.PatchTorso(), PlainPatch()),
+          "overlap": (networks.OverlapTorso(), PlainOverlap())}  # fmt: skip
 
 
 def pixels(batch):
@@ -43,7 +71,9 @@ def pixels(batch):
 
 
 # Two chunks of unequal size; four chunks, where there would be a fifth.
-@pytest.mark.parametrize(("name", "batch"), [("nature", 17), ("nature", 41), ("patch", 17)])
+@pytest.mark.parametrize(
+    ("name", "batch"), [("nature", 17), ("nature", 41), ("patch", 17), ("overlap", 17)]
+)
 def test_values_and_gradients_are_those_of_flax_layers(name, batch):
     torso, plain = TORSOS[name]
     observation = pixels(batch)

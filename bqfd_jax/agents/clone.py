@@ -1,7 +1,8 @@
 """Behavioural cloning: cross-entropy on demonstrations alone, stopped early on held-out rows.
 
 The network's outputs are logits, of which the greatest is played.  Of a `LearnerState`,
-`target_params` is the network that did best on the held-out rows: that is what is played.
+`target_params` is the network that did best on the held-out rows, or the newest if none are held
+out: that is what is played.
 """
 
 import functools
@@ -21,6 +22,7 @@ from bqfd_jax.replay import Replay, ReplayState
 from bqfd_jax.types import Array, Batch, LearnerState, Params
 
 _CHUNK = 256  # held-out rows that are looked at together
+_LAST_STEP_SIZE = 0.05  # as a multiple of the first
 _Updated = tuple[LearnerState, ReplayState, shared.Metrics]
 
 
@@ -53,9 +55,11 @@ def held_out(is_first: Array, is_last: Array, every: int) -> Array:
     """Which rows of demonstrations are not learnt from; arguments and result `[E]` bool.
 
     Of `every` episodes the last; of fewer, the last of as many parts of all rows.  Where rows are
-    too few for that, none.  Rows that start no transition belong to nobody.
+    too few for that, or `every` is 0, none.  Rows that start no transition belong to nobody.
     """
     starts = ~is_last
+    if every == 0:
+        return jnp.zeros_like(starts)
     # Rows that a replay keeps free look like episodes without an action, and are none.
     episode = jnp.cumsum(is_first & starts) - 1
     step = jnp.cumsum(starts)
@@ -108,7 +112,10 @@ def make_agent(network: Network, config: CloneConfig, replay: Replay | None = No
     """A clone of whoever acts in the replay's demonstrations; `pretrain` is how it learns."""
     optimizer = optax.chain(
         shared.clip_by_norm(config.max_gradient_norm),
-        optax.adamw(config.learning_rate, weight_decay=config.weight_decay),
+        optax.adamw(
+            optax.cosine_decay_schedule(config.learning_rate, config.updates, _LAST_STEP_SIZE),
+            weight_decay=config.weight_decay,
+        ),
     )
     parts = _Parts(functools.partial(mean_q, network.apply), optimizer, config, replay)
     return shared.Agent(
@@ -219,6 +226,8 @@ def pretrain(
 
 def finished(config: CloneConfig, learner: LearnerState) -> Array:
     """Whether the held-out rows have not been foretold better for too long, `[]` bool."""
+    if config.held_out_every == 0:
+        return jnp.zeros((), bool)
     return learner.updates - learner.opt_state.best_at > config.patience
 
 
@@ -248,14 +257,14 @@ def _keep_best(
 ) -> LearnerState:
     loss = mean_cross_entropy(parts.apply, parts.replay, learner.params, replay_state, judged)
     progress = learner.opt_state
-    is_better = loss < progress.best_loss
+    is_better = (loss < progress.best_loss) | (parts.config.held_out_every == 0)
     return learner.replace(
         target_params=jax.tree.map(
             lambda new, old: jnp.where(is_better, new, old), learner.params, learner.target_params
         ),
         opt_state=progress.replace(
             held_out_loss=loss,
-            best_loss=jnp.minimum(loss, progress.best_loss),
+            best_loss=jnp.where(is_better, loss, progress.best_loss),
             best_at=jnp.where(is_better, learner.updates, progress.best_at),
         ),
     )

@@ -20,6 +20,7 @@ from bqfd_jax.networks.torsos import (
     ImageTorso,
     MLPTorso,
     NatureTorso,
+    OverlapTorso,
     PatchTorso,
     StackedImages,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "MLPTorso",
     "NatureTorso",
     "Network",
+    "OverlapTorso",
     "PatchTorso",
     "QNetwork",
     "StackedImages",

@@ -19,6 +19,7 @@ from bqfd_jax.networks.torsos import (
     ImageTorso,
     MLPTorso,
     NatureTorso,
+    OverlapTorso,
     PatchTorso,
     StackedImages,
 )
@@ -83,7 +84,7 @@ def deep_sea_network(
     return from_flax(QNetwork(MLPTorso(tuple(torso), encode), num_actions, hidden))
 
 
-ATARI_TORSOS = {"nature": NatureTorso, "patch": PatchTorso}
+ATARI_TORSOS = {"nature": NatureTorso, "patch": PatchTorso, "overlap": OverlapTorso}
 TORSO_DTYPES = ("float32", "bfloat16")
 
 
@@ -92,8 +93,8 @@ def atari_network(
 ) -> Network:
     """The paper's Atari network, Nature's convolutions under a dueling head; or a smaller one.
 
-    The torso `patch` does about a quarter of the work; `hidden` is the width of the streams, and
-    `torso_dtype` what the torso computes in.
+    The torsos `patch` and `overlap` do about a quarter of the work; `hidden` is the width of the
+    streams, and `torso_dtype` what the torso computes in.
     """
     checks.one_of(ATARI_TORSOS, torso=torso)
     checks.one_of(TORSO_DTYPES, torso_dtype=torso_dtype)

@@ -51,9 +51,9 @@ class AtariConfig(RunConfig):
     """Learn from sign(r) log(1 + |r|) instead of the game's reward r. Scores are always r."""
     life_loss_is_terminal: bool = True
     """What comes after a lost life does not count for what comes before."""
-    torso: Literal["nature", "patch"] = "patch"
-    """What sees the frames: `nature`, the paper's three convolutions, or `patch`, two layers for
-    about a quarter of the work."""
+    torso: Literal["nature", "patch", "overlap"] = "patch"
+    """What sees the frames: `nature`, the paper's three convolutions; for about a quarter of the
+    work `patch`, two layers, or `overlap`, three small ones that see where small things are."""
     hidden: int = 256
 
     @property

@@ -39,7 +39,11 @@ class Hints:
     look: Callable[[Ale], Potential] = lambda emulator: lambda ram: 0.0
     # Among the console's 18 actions, the usual one first; (): all that the game has.
     keys: tuple[int, ...] = ()
-    rests: bool = True  # the usual key is preferred to the one that is held
+    # Which of them somebody takes without thinking, by the memory `[128]` int; None: the usual one.
+    habit: Callable[[np.ndarray], int] | None = None
+    rests: bool = True  # the habit is preferred to the key that is held
+    # The action that a step looks like, by the memories before and after it; None: like no other.
+    shown: Callable[[np.ndarray, np.ndarray], int | None] = lambda before, after: None
     pace: int = 4  # agent steps between decisions
     horizon: int = 30  # agent steps that are imagined
     continuations: int = 4  # second holds that are imagined after a promising first one
@@ -54,32 +58,22 @@ def of(game: str) -> Hints:
     return TABLE.get(game, Hints())
 
 
-_BALL_X, _BALL_Y, _PADDLE_X = 99, 101, 72
-_FLOOR = 189  # where the ball meets the paddle
+_BALL_X, _BALL_Y, _BALL_DOWN, _BALL_LEFT, _PADDLE_X = 99, 101, 103, 105, 72
+_LOW = 130
+_AHEAD = 4  # pixels that a ball goes to the side in a step; the paddle follows a step later
+_ANY_LIFE = 10.0  # rewards; more than a ball can earn in a moment, less than a life
 
 
-def _breakout(emulator: Ale) -> Potential:
-    """The paddle where the ball comes down; a ball that rises asks for nothing."""
-    x = _landing(emulator)
-
-    def potential(ram: np.ndarray) -> float:
-        if ram[_BALL_Y] == 0:
-            return -20.0  # no ball is in play
-        return 0.0 if x is None else -abs(int(ram[_PADDLE_X]) + 8 - x) / 10  # it is 16 wide
-
-    return potential
-
-
-def _landing(emulator: Ale) -> int | None:
-    """Where the ball is when it stops falling, None if it does not fall."""
-    landing, y = None, int(emulator.ram()[_BALL_Y])
-    while 0 < y < _FLOOR:
-        emulator.step(0)
-        ram = emulator.ram()
-        if ram[_BALL_Y] <= y:
-            break
-        landing, y = int(ram[_BALL_X]), int(ram[_BALL_Y])
-    return landing
+def _follow_the_ball(ram: np.ndarray) -> int:
+    """The paddle below a falling ball, the closer the lower it is; one that rises can wait."""
+    # With a finger on the button, the next ball comes by itself.
+    if ram[_BALL_Y] == 0 or ram[_BALL_DOWN] > 127:
+        return _FIRE
+    side = (ram[_BALL_LEFT] > 127) * 2 - 1
+    apart = ram[_BALL_X] + _AHEAD * side - (ram[_PADDLE_X] + 8)  # the paddle is 16 wide
+    if abs(apart) <= (10 if ram[_BALL_Y] >= _LOW else 16):
+        return _FIRE
+    return _RIGHT if apart > 0 else _LEFT
 
 
 def _freeway(emulator: Ale) -> Potential:
@@ -91,6 +85,7 @@ _MS_PACMAN_LIFE = 300.0
 _PLACES = slice(6, 17)  # of Ms Pac-Man and the ghosts
 _PAUSE = 6  # steps; what is eaten halts the game for less, death for 20 steps before it counts
 _FEW_DOTS = 6  # the end of a maze halts the game as well
+_TUNNEL = 40  # pixels; who goes further in a step went through the tunnel
 
 
 def _ms_pacman(emulator: Ale) -> Potential:
@@ -111,6 +106,18 @@ def _ms_pacman(emulator: Ale) -> Potential:
         return -0.1 * way - _MS_PACMAN_LIFE * (halted > _PAUSE and not is_safe)
 
     return potential
+
+
+def _direction(before: np.ndarray, after: np.ndarray) -> int | None:
+    """Where Ms Pac-Man goes: whoever plays keeps the stick there."""
+    right, down = (int(after[place]) - int(before[place]) for place in (10, 16))
+    if abs(right) > _TUNNEL:
+        right = -right
+    if not right and not down:
+        return None
+    if abs(right) >= abs(down):
+        return _RIGHT if right > 0 else _LEFT
+    return _DOWN if down > 0 else _UP
 
 
 def ways_to(wall: np.ndarray, goal: np.ndarray) -> np.ndarray:
@@ -165,14 +172,14 @@ _SHOOTING = {
 
 TABLE = {
     "Breakout": Hints(
-        look=_breakout,
-        # With a finger on the button, the next ball comes by itself.
         keys=(_FIRE, _RIGHT, _LEFT),
+        habit=_follow_the_ball,
         # One step moves the paddle by more than its width.
         pace=1,
         horizon=12,
         continuations=0,
-        margin=0.4,
+        # Only to save a ball: which brick it hits is chance to somebody who plays.
+        margin=_ANY_LIFE,
         unit=1.0,
     ),
     "ChopperCommand": Hints(**_SHOOTING, unit=100.0),
@@ -190,6 +197,7 @@ TABLE = {
         look=_ms_pacman,
         # She goes on by herself, but somebody who plays keeps the stick where she goes.
         keys=(_UP, _RIGHT, _LEFT, _DOWN),
+        shown=_direction,
         rests=False,
         hope=0.7,
         margin=0.05,

@@ -1,9 +1,11 @@
 """The planner that plays like a person: it looks a little ahead, and changes keys for a reason.
 
-Every few steps it imagines what would come of each key: held for a moment, then followed by another
-hold until the end of its horizon.  A key is worth the mean of the best of these futures and of all
-of them, so a place with many ways out is better than one with a single way.  It takes another key
-only if that is better by a margin.  Lapses of attention and late reactions make it imperfect.
+It has a habit: what somebody does in such a place without thinking.  Every few steps it imagines
+what would come of each key: held for a moment, then followed by its habit or by another hold until
+the end of its horizon.  A key is worth the mean of the best of these futures and of all of them, so
+a place with many ways out is better than one with a single way.  It leaves its habit, and the key
+that it holds, only for a key that is better by a margin.  Lapses of attention and late reactions
+make it imperfect.
 """
 
 import dataclasses
@@ -14,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bqfd_jax.demos.making import calming
 from bqfd_jax.demos.making.hints import Hints, Potential
 from bqfd_jax.demos.making.search import Game, Judge
 from bqfd_jax.envs import ale
@@ -75,26 +78,27 @@ class Mind:
         self._unit = self._judge.unit
         here = Future((), (), 0.0, self._emulator.lives, state)
         potential = self._hints.look(self._emulator)
+        calm = (self._usual(self._emulator.ram()) if self._hints.rests else None, held)
         firsts = {key: self._imagine(here, [key] * self._how.pace, potential) for key in self.keys}
         intended = self._intended(firsts, potential)
 
         @functools.cache
-        def future(first: int, second: int) -> Future:
+        def future(first: int, second: int | None) -> Future:
             return self._to_the_end(firsts[first], (second,), potential)
 
-        def best(key: int, seconds: Sequence[int]) -> Future:
+        def best(key: int, seconds: Sequence[int | None]) -> Future:
             futures = [future(key, second) for second in (*seconds, key)]
             plans = [plan for plan in intended if plan.keys[0] == key]
             return max([*futures, *plans], key=lambda future: future.worth)
 
-        def worth(key: int, seconds: Sequence[int]) -> float:
+        def worth(key: int, seconds: Sequence[int | None]) -> float:
             hope = self._how.hope
             mean = sum(future(key, second).worth for second in seconds) / len(seconds)
             return hope * best(key, seconds).worth + (1 - hope) * mean
 
         seconds = self._seconds()
         promising = sorted(self.keys, key=lambda key: -worth(key, seconds[:1]))[:_PROMISING]
-        chosen = self._choose({key: worth(key, seconds) for key in promising}, held)
+        chosen = self._choose({key: worth(key, seconds) for key in promising}, calm)
         self._intent = best(chosen, seconds).keys
         self._emulator.load_state(state)
         return chosen
@@ -106,35 +110,46 @@ class Mind:
             return []
         return [self._to_the_end(firsts[left[0]], left[self._how.pace :], potential)]
 
-    def _choose(self, worth: dict[int, float], held: int) -> int:
-        """The best key, or rather the one at rest or held if they are hardly worse."""
+    def _choose(self, worth: dict[int, float], calm: Sequence[int | None]) -> int:
+        """The best key, or rather the habit's or the one held if they are hardly worse."""
         best = max(worth, key=worth.__getitem__)
-        for calm in (self.rest, held):
-            if calm in worth and worth[best] - worth[calm] <= self._how.margin:
-                return calm
+        for key in calm:
+            if key in worth and worth[best] - worth[key] <= self._how.margin:
+                return key
         return best
 
-    def _seconds(self) -> list[int]:
-        """Keys that may follow the first, whichever it is: the usual one and some others."""
-        usual, *others = self.keys
-        count = min(self._how.continuations, len(others))
-        return [usual, *(others[k] for k in self._rng.permutation(len(others))[:count])]
+    def _usual(self, ram: np.ndarray) -> int:
+        """What the habit does, one of `keys`."""
+        if self._hints.habit is None:
+            return self.keys[0]
+        return self._emulator.action_meaning.index(self._hints.habit(ram.astype(int)))
 
-    def _to_the_end(self, first: Future, keys: Sequence[int], potential: Potential) -> Future:
+    def _seconds(self) -> list[int | None]:
+        """What may follow the first key, whichever it is: None, the habit; and some other keys."""
+        others = self.keys[1:]
+        count = min(self._how.continuations, len(others))
+        return [None, *(others[k] for k in self._rng.permutation(len(others))[:count])]
+
+    def _to_the_end(
+        self, first: Future, keys: Sequence[int | None], potential: Potential
+    ) -> Future:
         left = self._how.horizon - len(first.keys)
         return self._imagine(first, (*keys, *[keys[-1]] * left)[:left], potential)
 
-    def _imagine(self, start: Future, keys: Sequence[int], potential: Potential) -> Future:
-        keys_there = (*start.keys, *keys)
-        if start.state is None:
+    def _imagine(self, start: Future, keys: Sequence[int | None], potential: Potential) -> Future:
+        """Plays on from a future; None among the keys is what the habit does there."""
+        if start.state is None or not keys:
+            there = [self.keys[0] if key is None else key for key in keys]
             return start._replace(
-                keys=keys_there, values=start.values + start.values[-1:] * len(keys)
+                keys=(*start.keys, *there), values=start.values + start.values[-1:] * len(keys)
             )
         emulator, judge = self._emulator, self._judge
         emulator.load_state(start.state)
-        values, rewards, gained = list(start.values), [], start.gained
+        pressed, values = list(start.keys), list(start.values)
+        rewards, gained = [], start.gained
         for key in keys:
-            step = emulator.step(key)
+            pressed.append(self._usual(emulator.ram()) if key is None else key)
+            step = emulator.step(pressed[-1])
             rewards.append(step.reward)
             gained += step.reward / self._unit
             dies = judge.has_lives and (step.lives < start.lives or step.is_over)
@@ -146,9 +161,11 @@ class Mind:
         self.simulated += len(rewards)
         judge.see(rewards)
         ended = dies or step.is_over
-        values += [values[-1]] * (len(keys_there) - len(values))
+        missing = len(keys) - len(rewards)
+        pressed += pressed[-1:] * missing
+        values += values[-1:] * missing
         state = None if ended else emulator.save_state()
-        return Future(keys_there, tuple(values), gained, step.lives, state)
+        return Future(tuple(pressed), tuple(values), gained, step.lives, state)
 
 
 def play_game(
@@ -187,4 +204,5 @@ def play_game(
             is_over = step.is_over
             if is_over:
                 break
-    return Game(np.array(actions, np.uint8), score, is_over, mind.simulated, 0)
+    calmed = calming.calm(emulator, actions, shown=hints.shown, rest=mind.rest)
+    return Game(calmed, score, is_over, mind.simulated, 0)
