@@ -1,4 +1,4 @@
-"""How an agent picks actions: greedy, epsilon-greedy, ez-greedy.
+"""How an agent picks actions: greedy, epsilon-greedy, Boltzmann, ez-greedy.
 
 Functions take one state's Q-values; the caller vmaps.  Keys are consumed.
 """
@@ -22,6 +22,12 @@ def epsilon_greedy(key: Array, q: Array, epsilon: Array) -> Array:
     best = q == jnp.max(q)
     probability = (1 - epsilon) * best / jnp.sum(best) + epsilon / q.shape[0]
     return jax.random.categorical(key, jnp.log(probability)).astype(jnp.int32)
+
+
+def boltzmann(key: Array, q: Array, temperature: float) -> Array:
+    """An action by `softmax(q / temperature)`, `[]` int32."""
+    chex.assert_rank(q, 1)
+    return jax.random.categorical(key, q / temperature).astype(jnp.int32)
 
 
 @chex.dataclass(frozen=True)

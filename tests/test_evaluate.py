@@ -1,6 +1,7 @@
 """Evaluation: one whole episode per lane, counted once."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import CountingEnvironment, looking_network
@@ -8,11 +9,12 @@ from helpers import CountingEnvironment, looking_network
 from bqfd_jax.training.evaluate import make_evaluate, play
 
 
-def evaluate(num_lanes, *, epsilon=0.0, stack=2, max_steps=None, **options):
+def evaluate(num_lanes, *, on_step=None, **options):
     env = CountingEnvironment(num_lanes)
     network = looking_network(env.num_actions)
-    player = make_evaluate(network.apply, env, stack=stack, epsilon=epsilon, max_steps=max_steps)
-    return env, player(jax.random.key(1), network.init(jax.random.key(0), None), **options)
+    player = make_evaluate(network.apply, env, **{"stack": 2, "epsilon": 0.0} | options)
+    params = network.init(jax.random.key(0), None)
+    return env, player(jax.random.key(1), params, on_step=on_step)
 
 
 def test_each_lane_counts_its_first_episode():
@@ -71,6 +73,22 @@ def test_epsilon_is_the_share_of_random_actions():
     assert len(env.actions) == 2
 
 
+@pytest.mark.parametrize(("epsilon", "expected"), [(0.0, 0.75), (0.5, 0.5 * 0.75 + 0.5 / 5)])
+def test_with_a_temperature_actions_are_drawn(epsilon, expected):
+    env = CountingEnvironment(2000)
+    # Values whose softmax at the temperature 1/2 is 1/4 and 3/4, and nothing for the others.
+    values = jnp.array([0.0, np.log(3.0), -1e3, -1e3, -1e3]) / 2
+    player = make_evaluate(
+        lambda params, observation: jnp.tile(values, (len(observation), 1)),
+        env,
+        stack=2,
+        epsilon=epsilon,
+        temperature=0.5,
+    )
+    player(jax.random.key(1), None, on_step=lambda step: len(env.actions) == 2)
+    assert np.mean(np.array(env.actions) == 1) == pytest.approx(expected, abs=0.04)
+
+
 def test_a_watcher_sees_every_step_and_may_stop():
     seen = []
     env, result = evaluate(2, on_step=lambda step: seen.append(step))
@@ -98,3 +116,5 @@ def test_anything_that_chooses_can_play():
 def test_epsilon_must_be_a_probability():
     with pytest.raises(ValueError, match=r"epsilon is 1.5"):
         evaluate(1, epsilon=1.5)
+    with pytest.raises(ValueError, match=r"temperature is -1"):
+        evaluate(1, temperature=-1)

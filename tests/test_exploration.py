@@ -30,6 +30,9 @@ greedy = jax.jit(jax.vmap(exploration.greedy, in_axes=(0, None)))
 epsilon_greedy = jax.jit(jax.vmap(exploration.epsilon_greedy, in_axes=(0, None, None)))
 
 
+boltzmann = jax.jit(jax.vmap(exploration.boltzmann, in_axes=(0, None, None)))
+
+
 @functools.partial(jax.jit, static_argnames=("exponent", "max_repeat"))
 def zeta_duration(keys, exponent, max_repeat):
     draw = functools.partial(exploration.zeta_duration, exponent=exponent, max_repeat=max_repeat)
@@ -39,6 +42,18 @@ def zeta_duration(keys, exponent, max_repeat):
 def zeta_probabilities(exponent, max_repeat):
     weights = [n**-exponent for n in range(1, max_repeat + 1)]
     return np.array(weights) / sum(weights)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "probabilities"),
+    # Of exp(q) 1, 2, 4 and 0; at half the temperature their squares.
+    [(1.0, [1 / 7, 2 / 7, 4 / 7, 0]), (0.5, [1 / 21, 4 / 21, 16 / 21, 0])],
+)
+def test_boltzmann_follows_the_softmax(temperature, probabilities):
+    q = jnp.array([0.0, np.log(2.0), np.log(4.0), -1e3])
+    actions = boltzmann(KEYS, q, temperature)
+    chex.assert_type(actions, jnp.int32)
+    assert_follows(actions, probabilities)
 
 
 @pytest.mark.parametrize(

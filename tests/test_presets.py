@@ -168,7 +168,7 @@ def test_options_of_runs():
     assert presets.run_options("paper", game="Pong")["steps"] == 100_000_000
     changes = {"steps": 0, "log_period": 200, "checkpoint_period": 1_000}
     assert presets.run_options("small", agent="clone") == changes
-    changes |= {"eval_epsilon": 0.01, "torso": "overlap", "hidden": 256}
+    changes |= {"eval_temperature": 0.5, "torso": "overlap", "hidden": 256}
     assert presets.run_options("laptop", agent="clone") == changes
     assert presets.run_options("paper", game="Freeway", agent="clone") == paper | changes
 

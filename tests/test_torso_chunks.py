@@ -46,7 +46,7 @@ class StandardConv(nn.Module):
         convolve = nn.Conv(self.shape[-1], self.shape[:2], self.stride, "VALID", use_bias=False)
         x = convolve.apply({"params": {"kernel": kernel}}, x)
         x = nn.LayerNorm(use_scale=False, use_bias=False)(x)
-        return x + self.param("bias", nn.initializers.zeros, self.shape[-1:])
+        return x + self.param("bias", nn.initializers.zeros, self.shape[-1:])[None, None, None]
 
 
 class PlainOverlap(nn.Module):

@@ -69,8 +69,8 @@ def run_options(
 
     Those defaults suit a small machine, so only `paper` differs; how long it trains depends on
     the Atari game.  A clone takes no steps, so its periods are counted in updates; in Atari
-    games it takes more random actions than others, because nothing has taught it to leave a place
-    where its likeliest action leads nowhere.
+    games it draws its actions, because nothing has taught it to leave a place where its likeliest
+    action leads nowhere.
     """
     checks.one_of(_OPTIONS, preset=preset)
     options: dict[str, Any] = {}
@@ -79,7 +79,7 @@ def run_options(
     if agent == "clone":
         options |= {"steps": 0, "log_period": 200, "checkpoint_period": 1_000}
         if preset in ("laptop", "paper"):
-            options |= {"eval_epsilon": 0.01, "torso": "overlap", "hidden": 256}
+            options |= {"eval_temperature": 0.5, "torso": "overlap", "hidden": 256}
     return options
 
 

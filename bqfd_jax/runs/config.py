@@ -76,6 +76,9 @@ class RunConfig:
     """Episodes per evaluation, played side by side."""
     eval_epsilon: float = 0.0
     """Probability of a random action in evaluations."""
+    eval_temperature: float = 0.0
+    """Evaluations draw actions from softmax(values / temperature); 0: they take the best. For a
+    clone, whose values are logarithms of probabilities."""
     eval_max_steps: int = 10_000
     """Agent steps after which an evaluation episode is cut, if the environment does not."""
     eval_target: bool = True
@@ -231,6 +234,7 @@ class RunConfig:
         checks.at_most(2**32 - self.seeds_per_program, seed=self.seed)
         checks.within(0.001, 1e6, update_period=self.update_period)
         checks.within(0, 1, eval_epsilon=self.eval_epsilon)
+        checks.at_least(0, eval_temperature=self.eval_temperature)
         if not self.demo or ("none" in self.demo and len(self.demo) > 1):
             raise checks.OptionError(
                 "demo", " ".join(self.demo) or "empty", "demonstrations, or none"

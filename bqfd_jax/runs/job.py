@@ -81,6 +81,7 @@ class Evaluator:
             env,
             stack=job.config.stack,
             epsilon=job.config.eval_epsilon,
+            temperature=job.config.eval_temperature,
             max_steps=job.config.eval_max_steps,
         )
 

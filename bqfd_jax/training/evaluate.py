@@ -70,6 +70,7 @@ def make_evaluate(
     *,
     stack: int = 1,
     epsilon: float = 0.001,
+    temperature: float = 0.0,
     max_steps: int | None = None,
 ) -> Evaluate:
     """A function that plays one episode in every lane by a network and gives their scores.
@@ -79,12 +80,14 @@ def make_evaluate(
       env: as for `play`.
       stack: frames per observation.
       epsilon: probability of a random action.
+      temperature: actions are drawn from `softmax(q / temperature)`; 0 takes the best.
       max_steps: as for `play`.
 
     Returns:
       `evaluate(key, params, on_step=None)` -> `Evaluation`; see `play`.  The key is consumed.
     """
     checks.within(0, 1, epsilon=epsilon)
+    checks.at_least(0, temperature=temperature)
 
     def evaluate(key: Array, params: Params, on_step: OnStep | None = None) -> Evaluation:
         observation = jnp.zeros((env.num_lanes, stack, *env.frame_shape), env.frame_dtype)
@@ -95,6 +98,7 @@ def make_evaluate(
             observation, actions = _act(
                 q_values,
                 epsilon,
+                temperature,
                 key,
                 params,
                 observation,
@@ -111,10 +115,11 @@ def make_evaluate(
 
 
 # Compiled once for all who play by the same function, such as the runs of a group.
-@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=4)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=5)
 def _act(
     q_values: Callable[[Params, Array], Array],
     epsilon: float,
+    temperature: float,
     key: Array,
     params: Params,
     observation: Array,
@@ -124,5 +129,11 @@ def _act(
 ) -> tuple[Array, Array]:
     observation = push_frame(observation, frame, is_first)
     keys = jax.random.split(jax.random.fold_in(key, time), observation.shape[0])
+    q = q_values(params, observation)
+    if temperature:
+        drawn = jax.vmap(exploration.boltzmann, in_axes=(0, 0, None))(keys, q, temperature)
+        # Epsilon-greedy among values of which the drawn action's is the greatest.
+        q = jax.nn.one_hot(drawn, q.shape[-1])
+        keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, 1)
     pick = jax.vmap(exploration.epsilon_greedy, in_axes=(0, 0, None))
-    return observation, pick(keys, q_values(params, observation), epsilon)
+    return observation, pick(keys, q, epsilon)

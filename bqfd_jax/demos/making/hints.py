@@ -176,7 +176,7 @@ TABLE = {
         habit=_follow_the_ball,
         # One step moves the paddle by more than its width.
         pace=1,
-        horizon=12,
+        horizon=8,
         continuations=0,
         # Only to save a ball: which brick it hits is chance to somebody who plays.
         margin=_ANY_LIFE,
