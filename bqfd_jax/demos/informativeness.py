@@ -201,7 +201,7 @@ def _is_atari(rows: Row) -> bool:
 
 def _network(rows: Row, num_actions: int, stack: int) -> Network:
     if _is_atari(rows):
-        return networks.atari_network(num_actions, torso="patch", hidden=128)
+        return networks.atari_network(num_actions, torso="overlap", hidden=128)
     shape, dtype = rows.frame.shape[1:], rows.frame.dtype
     return networks.for_observation(shape, dtype, num_actions, stack=stack, hidden=64)
 
