@@ -110,6 +110,21 @@ class ImageTorso(nn.Module):
         return tuple(2 if side > self.large else 1 for side in x.shape[1:3])
 
 
+class PooledTorso(nn.Module):
+    """A coarse view of `[B, C, H, W]`: means over squares; there is nothing to learn in it."""
+
+    scale: float = 1.0  # what the values are divided by
+    sides: int = 12  # squares along the longer side, at most
+
+    @nn.compact
+    def __call__(self, image: Array) -> Array:  # noqa: D102
+        square = -(-max(image.shape[2:]) // self.sides)
+        x = _patches(jnp.moveaxis(image, 1, -1).astype(jnp.float32), square)
+        # What lies beyond the edge counts as zeros.
+        x = x.reshape(*x.shape[:3], square * square, image.shape[1])
+        return jnp.mean(x, axis=3).reshape(x.shape[0], -1) / self.scale
+
+
 class StackedImages(nn.Module):
     """Lays the frames of a stack, and their colours, upon each other for a torso of images.
 
