@@ -44,7 +44,7 @@ def image_network(torso: nn.Module, num_actions: int, hidden: int) -> Network:
         width = _head_width(hidden, size)
         return (
             from_flax(HeadsNetwork(torso, num_actions, size, width)),
-            from_flax(HeadsNetwork(coarse, num_actions, size, _PRIOR_HIDDEN)),
+            from_flax(HeadsNetwork(coarse, num_actions, size, _PRIOR_HIDDEN // 2)),
         )
 
     return from_flax(QNetwork(torso, num_actions, hidden))._replace(members=members)

@@ -118,11 +118,14 @@ class PooledTorso(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:  # noqa: D102
-        square = -(-max(image.shape[2:]) // self.sides)
-        x = _patches(jnp.moveaxis(image, 1, -1).astype(jnp.float32), square)
+        batch, channels, height, width = image.shape
+        square = -(-max(height, width) // self.sides)
         # What lies beyond the edge counts as zeros.
-        x = x.reshape(*x.shape[:3], square * square, image.shape[1])
-        return jnp.mean(x, axis=3).reshape(x.shape[0], -1) / self.scale
+        beyond = ((0, 0), (0, 0), (0, -height % square), (0, -width % square))
+        x = jnp.pad(image, beyond)
+        rows, columns = x.shape[2] // square, x.shape[3] // square
+        x = x.reshape(batch, channels, rows, square, columns, square).astype(jnp.float32)
+        return jnp.mean(x, axis=(3, 5)).reshape(batch, -1) / self.scale
 
 
 class StackedImages(nn.Module):
