@@ -217,7 +217,9 @@ def learn_from(labels, kind=BqfdConfig, updates=400, **changes):
     return np.exp(np.asarray(quick_jit(run)(KEY)))
 
 
-@pytest.mark.parametrize("kind", [BqfdConfig, EnsembleBqfdConfig])
+@pytest.mark.parametrize(
+    "kind", [BqfdConfig, pytest.param(EnsembleBqfdConfig, marks=pytest.mark.slow)]
+)
 def test_labels_without_information_lose_trust_and_consistent_ones_keep_it(kind):
     consistent = np.arange(98) % 7 % NUM_ACTIONS
     random = np.random.default_rng(0).integers(0, NUM_ACTIONS, 98)
