@@ -1,4 +1,4 @@
-"""`python -m experiments.reliability`: what it watches and what it writes."""
+"""`python -m experiments.trust`: what it watches and what it writes."""
 
 import dataclasses
 import json
@@ -9,9 +9,9 @@ import pytest
 from bqfd_jax.agents import BqfdConfig
 from bqfd_jax.checks import OptionError
 from bqfd_jax.runs.sinks import Sink
-from experiments.reliability.__main__ import main, over_seeds, start, table
-from experiments.reliability.config import Config
-from experiments.reliability.training import SCENES, expert, watch
+from experiments.trust.__main__ import main, over_seeds, start, table
+from experiments.trust.config import Config
+from experiments.trust.training import SCENES, expert, watch
 
 TINY = Config(size=4, episodes=3, seeds=2, trajectories=3, torso=(8,), hidden=8)
 

@@ -1,7 +1,7 @@
 """How far an expert can be trusted, as it is learnt: eta over time, on DeepSea with a treasure.
 
-    python -m experiments.reliability
-    python -m experiments.reliability --agents bqfd --trajectories 3 --out runs/mine
+    python -m experiments.trust
+    python -m experiments.trust --agents bqfd --trajectories 3 --out runs/mine
 
 Experts that are always right, err in a fifth of their actions, take any action or are always wrong
 show some trajectories each; and two that contradict each other do so in one run.  Every expert is a

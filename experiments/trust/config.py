@@ -18,7 +18,7 @@ _LEARNING = {
 class Config(GridConfig):
     """Experts of DeepSea's treasure, and what an agent that learns eta comes to think of them."""
 
-    experiment: ClassVar[str] = "reliability"
+    experiment: ClassVar[str] = "trust"
 
     size: int = 20
     """Rows and columns of the grid, and steps of an episode; at least 2."""

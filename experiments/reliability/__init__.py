@@ -1,1 +1,0 @@
-"""See `python -m experiments.reliability --help`."""
