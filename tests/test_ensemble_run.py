@@ -69,6 +69,8 @@ def test_each_demonstration_has_its_own_eta_in_rows_and_summary(whole):
         assert last[f"demo/{name}/eta"] == pytest.approx(eta, rel=1e-5)
         assert 0 <= last[f"demo/{name}/ensemble_weight"] <= CONFIG.variance
         assert f"demo/{name}/visit_weight" not in last
+    assert 0 <= last["ensemble_weight"] <= CONFIG.variance
+    assert CONFIG.eta_bounds[0] <= last["eta"] <= CONFIG.eta_bounds[1]
 
 
 @pytest.mark.slow

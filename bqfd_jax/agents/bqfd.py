@@ -58,11 +58,9 @@ def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
         else:
             total, td_error = one_member(q_path, q_policy, ahead)
         q_tm1 = q_path[:, 0]
-        output = LossOutput(
-            td_error=td_error,
-            metrics={"mean_q": jnp.mean(q_tm1)},
-            extra=_trust_after(config, trust, batch, q_tm1, weight[:, 0]),
-        )
+        extra = _trust_after(config, trust, batch, q_tm1, weight[:, 0])
+        metrics = {"mean_q": jnp.mean(q_tm1), **trust_lib.describe(config, extra)}
+        output = LossOutput(td_error=td_error, metrics=metrics, extra=extra)
         return jnp.mean(batch.importance_weight * total), output
 
     return loss

@@ -169,6 +169,17 @@ def remember_weight(trust: Trust, weight: Array, batch: Batch) -> Trust:
     return trust.replace(weight=jnp.where(count > 0, moved, trust.weight))
 
 
+def describe(config: BqfdConfig, extra: tuple[Trust, ...]) -> dict[str, Array]:
+    """Metrics over all demonstrations; each one's own are in `training.demo_usage`."""
+    metrics = {}
+    for trust in extra:
+        if config.weight == "ensemble":
+            metrics["ensemble_weight"] = jnp.mean(trust.weight)
+        if config.learn_eta:
+            metrics["eta"] = jnp.exp(jnp.mean(trust.log_eta))
+    return metrics
+
+
 def _means(trust: Trust, number: Array, where: Array, values: Array) -> tuple[Array, Array]:
     """Of the values `[B]` that count, for each demonstration `[D]`, 0 if none does; how many."""
     zeros = jnp.zeros(trust.ends.shape, jnp.float32)

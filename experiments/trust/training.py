@@ -1,6 +1,8 @@
 """Experts of DeepSea, and training that watches the eta of each."""
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -44,33 +46,38 @@ def expert(size: int, name: str) -> np.ndarray:
 
 def watch(config: Config, options: BqfdConfig, names: tuple[str, ...]) -> Watched:
     """Trains all seeds of a scene side by side; each expert's trajectories are a demonstration."""
+    tables = np.stack([expert(config.size, name) for name in names])
+    keys = seed_keys(config.seeds, 1)
+    eta, returns = _compiled(config, options, len(names))(keys, tables)
+    return Watched(np.moveaxis(np.asarray(eta), 1, 2), np.asarray(returns))
+
+
+@functools.cache
+def _compiled(config: Config, options: BqfdConfig, num_experts: int) -> Callable[..., Any]:
+    """Once for all scenes with as many experts: compiling takes longer than training."""
     size, rows_each = config.size, config.size * config.trajectories
     params = deep_sea.treasure(size)
-    env, agent, trainer = make_training(config, options, num_demo_rows=rows_each * len(names))
-    tables = [expert(size, name) for name in names]
+    env, agent, trainer = make_training(config, options, num_demo_rows=rows_each * num_experts)
 
-    def show(key: jax.Array) -> Row:
-        shown = [
-            deep_sea_experts.show(
-                jax.random.fold_in(key, number),
-                env,
-                params,
-                table[None],
-                first=0,
-                trajectories=config.trajectories,
-                rows=size,
-                max_trajectories=config.trajectories,
-                size=size,
-                gamma=agent.gamma,
-            )
-            for number, table in enumerate(tables)
-        ]
-        return jax.tree.map(lambda *parts: jnp.concatenate(parts), *shown)
+    def show(key: jax.Array, table: jax.Array) -> Row:
+        return deep_sea_experts.show(
+            key,
+            env,
+            params,
+            table[None],
+            first=0,
+            trajectories=config.trajectories,
+            rows=size,
+            max_trajectories=config.trajectories,
+            size=size,
+            gamma=agent.gamma,
+        )
 
-    def run(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        demonstrations = show(jax.random.fold_in(key, KeyStream.DEMONSTRATIONS))
-        sizes = jnp.full(len(names), rows_each)
-        state = trainer.init(key, params, demonstrations, sizes)
+    def run(key: jax.Array, tables: jax.Array) -> tuple[jax.Array, jax.Array]:
+        show_key = jax.random.fold_in(key, KeyStream.DEMONSTRATIONS)
+        shown = jax.vmap(show)(jax.random.split(show_key, num_experts), tables)
+        shown = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), shown)
+        state = trainer.init(key, params, shown, jnp.full(num_experts, rows_each))
 
         def episode(state: on_device.TrainState, _: None) -> tuple[Any, tuple[jax.Array, ...]]:
             state, trace = trainer.run(state, params, size)
@@ -80,5 +87,4 @@ def watch(config: Config, options: BqfdConfig, names: tuple[str, ...]) -> Watche
 
         return jax.lax.scan(episode, state, length=config.episodes)[1]
 
-    eta, returns = on_device.over_runs(run, config.seeds)(seed_keys(config.seeds, 1))
-    return Watched(np.moveaxis(np.asarray(eta), 1, 2), np.asarray(returns))
+    return on_device.over_runs(run, config.seeds, shared_argnums=(1,))
