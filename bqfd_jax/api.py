@@ -78,8 +78,8 @@ def train(
       demonstrations: one or several of either kind, as `demos.load` gives them; or none.
       config: hyper-parameters of the agent, by whose type it is chosen; a preset's unless given.
       steps: agent steps, over all environments side by side.
-      agent: `bqfd`, `dqfd`, `dqn`, `bootstrapped` or `clone` with the preset's hyper-parameters;
-        BQfD unless given, DQN without demonstrations.  A clone takes no steps.
+      agent: `bqfd`, `ensemble_bqfd`, `dqfd`, `dqn`, `bootstrapped` or `clone` with the preset's
+        hyper-parameters; BQfD unless given, DQN without demonstrations.  A clone takes no steps.
       seed: decides all chance.
       network: a flax module, a `Network` or a pair `(init, apply)` that gives Q-values `[B, A]`; it
         sees `[B, *frame_shape]`, and `[B, stack, *frame_shape]` if `stack` exceeds 1.  Unless given

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bqfd_jax import networks
-from bqfd_jax.agents.config import AnyAgentConfig, BootstrappedConfig
+from bqfd_jax.agents.config import AnyAgentConfig
 from bqfd_jax.files import (
     FileError,
     check_fields,
@@ -116,10 +116,9 @@ def make_policy(
     stack: int = 1,
 ) -> Policy:
     """The policy of an agent that was trained in `env`; of an ensemble, `network` is one member."""
-    if isinstance(config, BootstrappedConfig):
-        members = {"size": config.ensemble_size, "prior_scale": config.prior_scale}
-        network = networks.as_ensemble(network, members)
-        made_with = ({"own": True} if made_with is None else made_with) | members
+    if config.members is not None:
+        network = networks.as_ensemble(network, config.members)
+        made_with = ({"own": True} if made_with is None else made_with) | config.members
     return Policy(
         network=network,
         params=params,

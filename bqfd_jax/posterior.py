@@ -66,6 +66,43 @@ def visit_weight(count: Array, *, beta: float, variance: float, noise_ratio: flo
     return variance * (beta**2 + noise_ratio * n) / (beta + n) ** 2
 
 
+def ensemble_weight(q: Array, a: Array, *, initial: Array | float, variance: float) -> Array:
+    """Posterior variance of `Q(s, a)`, `[]`, as the members of an ensemble disagree about it.
+
+    Members that begin as samples of the prior and learn from the data are samples of the posterior.
+    How much of their first disagreement is left is how much of the prior's variance is left:
+
+        w = variance min(Var_k Q_k(s, a) / initial, 1).
+
+    So it begins where `visit_weight` begins, and what makes it fall is not how often a row was
+    replayed but what is known of its action.
+
+    Args:
+      q: Q-values of one state by every member, `[K, A]`.
+      a: action, `[]` integer.
+      initial: the members' variance before anything was learnt, greater than 0.
+      variance: variance of the prior (the paper's lambda), which is the most that comes out.
+    """
+    chex.assert_rank([q, a], [2, 0])
+    chex.assert_type([q, a], [float, int])
+    return variance * jnp.minimum(jnp.var(q[:, a]) / initial, 1.0)
+
+
+def predictive_log_likelihood(q: Array, expert_a: Array, *, eta: Array | float) -> Array:
+    """Log-probability, `[]`, of the expert's action if all that is known of Q is in the members.
+
+    `log mean_k pi_k(expert_a)`: the likelihood of eq. (2), averaged over the posterior.
+
+    Args:
+      q: Q-values of one state by every member, `[K, A]`.
+      expert_a: the expert's action, `[]` integer.
+      eta: Boltzmann parameter of the expert.
+    """
+    chex.assert_rank([q, expert_a], [2, 0])
+    each = jax.vmap(functools.partial(expert_log_likelihood, eta=eta), in_axes=(0, None))
+    return jax.nn.logsumexp(each(q, expert_a)) - jnp.log(q.shape[0])
+
+
 def expert_correction(
     q_tm1: Array, a_tm1: Array, expert_a_tm1: Array, weight: Array, *, eta: float
 ) -> Array:

@@ -81,6 +81,7 @@ class LearnerState:
     target_params: Params  # the same shapes
     opt_state: Any  # the optimizer's
     updates: Array  # [] int32, updates done, pre-training included
+    extra: tuple[Any, ...] = ()  # what the loss takes besides the batch, and changes; often nothing
 
 
 @chex.dataclass(frozen=True)
@@ -89,6 +90,7 @@ class LossOutput:
 
     td_error: Array  # [B] float32, priorities come from its size
     metrics: dict[str, Array]  # name -> []
+    extra: tuple[Any, ...] = ()  # what `LearnerState.extra` becomes
 
 
 class Environment(NamedTuple):

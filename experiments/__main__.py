@@ -15,6 +15,7 @@ _EXPERIMENTS = {
     "deep-sea": ("deep_sea", "the paper's first experiment: a treasure or a bomb"),
     "tabular": ("tabular", "the paper's tabular algorithms and the exact filter"),
     "expert-quality": ("expert_quality", "a map of how imperfect an expert may be"),
+    "trust": ("trust", "how far experts can be trusted, as it is learnt"),
     "demos": ("demos", "record, plan, import or show demonstrations"),
     "benchmark": ("benchmark", "speed and memory"),
 }
@@ -24,7 +25,7 @@ _RUNS = {
     "resume": "go on with a run; its options are in its folder",
 }
 # Many small runs side by side: every core is a device there.
-_ALL_CORES = ("deep_sea", "tabular", "expert_quality")
+_ALL_CORES = ("deep_sea", "tabular", "expert_quality", "trust")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

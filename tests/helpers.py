@@ -10,7 +10,14 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 
-from bqfd_jax.agents import AgentConfig, BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnConfig
+from bqfd_jax.agents import (
+    AgentConfig,
+    BootstrappedConfig,
+    BqfdConfig,
+    DqfdConfig,
+    EnsembleBqfdConfig,
+    PddDqnConfig,
+)
 from bqfd_jax.networks import Network
 from bqfd_jax.replay import make_replay
 from bqfd_jax.types import Batch, Environment, EnvStep, HostStep, Row
@@ -62,10 +69,20 @@ PLAIN = {
         "n_step_zeta": 0.1,
         "demo_priority_steps": (0,),
         "demo_priority_factors": (1.0,),
+        "weight": "visits",
+        "ensemble_size": 1,
+        "mask_probability": 0.5,
+        "prior_scale": 0.3,
+        "learn_eta": False,
+        "eta_step_size": 0.05,
+        "eta_bounds": (0.01, 30.0),
     },
     BootstrappedConfig: _SHARED
     | {"ensemble_size": 20, "mask_probability": 0.5, "prior_scale": 0.0},
 }
+
+
+PLAIN[EnsembleBqfdConfig] = PLAIN[BqfdConfig] | {"weight": "ensemble", "ensemble_size": 3}
 
 
 def configure(kind, **changes):

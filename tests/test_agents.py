@@ -25,13 +25,14 @@ from helpers import (
     table_network,
 )
 
-from bqfd_jax import agents, losses
+from bqfd_jax import agents, losses, networks
 from bqfd_jax.agents import (
     AgentConfig,
     BootstrappedConfig,
     BqfdConfig,
     CloneConfig,
     DqfdConfig,
+    EnsembleBqfdConfig,
     PddDqnConfig,
     acting,
     bootstrapped,
@@ -468,7 +469,7 @@ def member_tables(key, size):
 
 def test_each_member_learns_from_its_own_rows_with_its_own_targets():
     config = configure(BootstrappedConfig, ensemble_size=4, one_step_weight=3.0, n_step_weight=2.0)
-    members = agents.bootstrapped.ensemble(NETWORK, 4)
+    members = networks.ensemble(NETWORK, 4)
     online, target = member_tables(KEY, 4), member_tables(jax.random.key(1), 4)
     fields = {
         "observation": [0, 1, 2],
@@ -609,7 +610,7 @@ def one_update(name):
 
 
 def loss_of(name, config):
-    network = agents.bootstrapped.ensemble(NETWORK, 2) if name == "bootstrapped" else NETWORK
+    network = networks.ensemble(NETWORK, 2) if name == "bootstrapped" else NETWORK
     module = {"pdd_dqn": pdd_dqn, "dqfd": dqfd, "bqfd": bqfd, "bootstrapped": bootstrapped}[name]
     return module.make_loss(network, config)
 
@@ -915,6 +916,7 @@ def test_make_agent_makes_the_agent_of_each_config():
         PddDqnConfig: pdd_dqn,
         DqfdConfig: dqfd,
         BqfdConfig: bqfd,
+        EnsembleBqfdConfig: bqfd,
         BootstrappedConfig: bootstrapped,
         CloneConfig: clone,
     }
@@ -963,6 +965,13 @@ BAD_VALUES = [
     (BqfdConfig, "correction_steps", (0, 4)),
     (BqfdConfig, "demo_priority_steps", ((), (3, 2))),
     (BqfdConfig, "demo_priority_factors", ((), (0.0,), (-1.0,), (1.0, 1.0))),
+    (BqfdConfig, "weight", ("uncertainty",)),
+    (BqfdConfig, "ensemble_size", (0,)),
+    (BqfdConfig, "mask_probability", (0.0, 1.5)),
+    (BqfdConfig, "prior_scale", (-1.0,)),
+    (BqfdConfig, "eta_step_size", (-0.1,)),
+    (BqfdConfig, "eta_bounds", ((0.0, 1.0), (2.0, 1.0))),
+    (EnsembleBqfdConfig, "ensemble_size", (1,)),
     (BootstrappedConfig, "ensemble_size", (0,)),
     (BootstrappedConfig, "mask_probability", (0.0, 1.5)),
     (BootstrappedConfig, "prior_scale", (-1.0,)),
@@ -1026,7 +1035,12 @@ def test_values_at_their_bounds_are_taken():
 
 def test_every_field_of_the_configs_is_tried_with_a_bad_value():
     tried = {(kind, field) for kind, field, _ in BAD_VALUES}
-    switches = {"weight_from_target", "stop_correction_gradient", "correct_all_actions"}
+    switches = {
+        "weight_from_target",
+        "stop_correction_gradient",
+        "correct_all_actions",
+        "learn_eta",
+    }
     shared = {field.name for field in dataclasses.fields(AgentConfig)}
     for kind in (PddDqnConfig, DqfdConfig, BqfdConfig, BootstrappedConfig):
         own = {field.name for field in dataclasses.fields(kind)}

@@ -18,7 +18,13 @@ from helpers import CountingEnvironment, configure
 
 import bqfd_jax
 from bqfd_jax import Policy, agent_config, api, evaluate, load_policy, record, save_policy
-from bqfd_jax.agents import BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnConfig
+from bqfd_jax.agents import (
+    BootstrappedConfig,
+    BqfdConfig,
+    DqfdConfig,
+    EnsembleBqfdConfig,
+    PddDqnConfig,
+)
 from bqfd_jax.demos import DemonstrationError, load, rows_for, save
 from bqfd_jax.envs.gymnasium import GymVector
 from bqfd_jax.files import write_npz
@@ -107,6 +113,7 @@ def test_without_demonstrations_it_is_dqn_and_configs_choose_the_agent():
     assert chosen(None, "dqn") == ("dqn", dqn)
     for kind, name in (
         (BqfdConfig, "bqfd"),
+        (EnsembleBqfdConfig, "ensemble_bqfd"),
         (DqfdConfig, "dqfd"),
         (PddDqnConfig, "dqn"),
         (BootstrappedConfig, "bootstrapped"),

@@ -9,6 +9,7 @@ from experiments.benchmark.atari import atari
 from experiments.benchmark.replay import _chi_square, memory, replay
 from experiments.benchmark.seeds import seeds
 from experiments.benchmark.timing import measure
+from experiments.benchmark.updates import updates
 
 
 def test_a_small_replay_passes_its_own_benchmark(capsys):
@@ -70,3 +71,14 @@ def test_seeds_are_measured_in_programs_of_their_own(capsys):
     assert figures["one after the other"] == 1
     assert all(figure > 0 for figure in figures.values())
     assert "CartPole-v1, bqfd, preset small, 2 seeds" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_updates_are_measured_beside_the_first_agents(capsys):
+    figures = updates(count=1, rounds=1)
+    for place in ("deep_sea", "atari"):
+        assert figures[f"{place}_bqfd_ratio"] == 1
+        assert figures[f"{place}_ensemble_bqfd_ratio"] == pytest.approx(
+            figures[f"{place}_ensemble_bqfd_ms"] / figures[f"{place}_bqfd_ms"]
+        )
+    assert "Breakout     ensemble_bqfd" in capsys.readouterr().out

@@ -7,11 +7,18 @@ import pytest
 from helpers import filled_replay
 
 from bqfd_jax import posterior
-from bqfd_jax.agents import BqfdConfig, PddDqnConfig
+from bqfd_jax.agents import BqfdConfig, EnsembleBqfdConfig, PddDqnConfig
+from bqfd_jax.agents.trust import Trust
 from bqfd_jax.training import demo_usage
+from bqfd_jax.types import LearnerState
 
 # The first episode is one demonstration, the second, whose last row starts nothing, another.
 SIZES = {"mine": 3, "yours": 3}
+
+
+def learner(*trust):
+    """Of which only what it remembers of the demonstrations is known."""
+    return LearnerState(params={}, target_params={}, opt_state=(), updates=0, extra=trust)
 
 
 def usage(sizes, config, state, since):
@@ -23,7 +30,7 @@ def visits(state):
 
 
 def rows_of(state):
-    return demo_usage.demo_rows(state, len(state.visit_count))
+    return demo_usage.demo_rows(learner(), state, len(state.visit_count))
 
 
 def visited(*index):
@@ -76,3 +83,26 @@ def test_sizes_that_are_not_those_of_the_rows_are_refused():
     state = filled_replay()[1]
     with pytest.raises(ValueError, match="do not have 6 rows"):
         usage({"mine": 2}, BqfdConfig(), state, visits(state))
+
+
+def test_what_was_learnt_of_each_demonstration_is_told():
+    state = filled_replay()[1]
+    trust = Trust(
+        ends=jnp.array([3, 6]),
+        log_eta=jnp.log(jnp.array([0.5, 4.0])),
+        weight=jnp.array([0.1, 0.3]),
+        initial=jnp.float32(1e3),
+    )
+    rows = demo_usage.demo_rows(learner(trust), state, 6)
+    config = EnsembleBqfdConfig(learn_eta=True)
+    assert demo_usage.usage(SIZES, config, rows, visits(state)) == pytest.approx(
+        {
+            "demo/mine/ensemble_weight": 0.1,
+            "demo/yours/ensemble_weight": 0.3,
+            "demo/mine/eta": 0.5,
+            "demo/yours/eta": 4.0,
+        }
+    )
+    assert demo_usage.etas(SIZES, config, rows) == pytest.approx({"mine": 0.5, "yours": 4.0})
+    # A constant is no result.
+    assert demo_usage.etas(SIZES, EnsembleBqfdConfig(), rows) == {}

@@ -24,6 +24,7 @@ from bqfd_jax.agents import (
     BootstrappedConfig,
     BqfdConfig,
     DqfdConfig,
+    EnsembleBqfdConfig,
     PddDqnConfig,
     acting,
     bqfd,
@@ -135,6 +136,52 @@ def test_bootstrapped_with_one_member_is_pdd_dqn():
         params=params,
     )
     assert_same_run(found, train_pdd_dqn(), lambda p: jax.tree.map(lambda x: x[0], p["members"]))
+
+
+def equal_members(size):
+    """Parameters of an ensemble whose members are all alike, and whose priors say nothing."""
+    params = jax.tree.map(lambda x: jnp.stack([x] * size), start_params())
+    nothing = jnp.zeros(())
+    return {"members": params, "prior": jax.tree.map(jnp.copy, params), "prior_scale": nothing}
+
+
+def first_member(params):
+    return jax.tree.map(lambda x: x[0], params["members"])
+
+
+def assert_members_are(found, expected):
+    """The gradient norm of K members is larger, and so is the sum of their losses."""
+    state, replay_state, metrics = found
+    size = len(jax.tree.leaves(state.params["members"])[0])
+    metrics = metrics | {
+        "loss": metrics["loss"] / size,
+        "gradient_norm": metrics["gradient_norm"] / size**0.5,
+    }
+    assert_same_run((state, replay_state, metrics), expected, first_member)
+    for k in range(1, size):
+        other = jax.tree.map(lambda x, k=k: x[k], state.params["members"])
+        assert distance(other, first_member(state.params)) == 0.0
+
+
+def test_members_that_never_disagree_are_plain_double_q_learning():
+    """Whatever the expert does: nobody is uncertain."""
+    config = configure(EnsembleBqfdConfig, **SHARED, zeta=0.0, mask_probability=1.0, eta=50.0)
+    assert_members_are(train(config, params=equal_members(3)), train_pdd_dqn())
+
+
+@pytest.mark.parametrize("all_actions", [False, True])
+def test_equal_members_with_visit_weights_are_bqfd_each(all_actions):
+    options = SHARED | {"correct_all_actions": all_actions}
+    config = configure(BqfdConfig, **options, ensemble_size=2, mask_probability=1.0)
+    found = train(config, params=equal_members(2))
+    assert_members_are(found, train(configure(BqfdConfig, **options)))
+
+
+def test_one_member_with_visit_weights_is_bqfd_to_the_bit():
+    alone = configure(EnsembleBqfdConfig, **SHARED, weight="visits", ensemble_size=1)
+    found, expected = train(alone), train(configure(BqfdConfig, **SHARED))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_n_steps_of_one_are_one_step():

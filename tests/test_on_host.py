@@ -7,7 +7,14 @@ import pytest
 from helpers import CountingEnvironment, configure, looking_network
 
 from bqfd_jax import networks
-from bqfd_jax.agents import BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnConfig, make_agent
+from bqfd_jax.agents import (
+    BootstrappedConfig,
+    BqfdConfig,
+    DqfdConfig,
+    EnsembleBqfdConfig,
+    PddDqnConfig,
+    make_agent,
+)
 from bqfd_jax.envs import host
 from bqfd_jax.replay import make_replay
 from bqfd_jax.training import host_checkpoint, on_host
@@ -238,6 +245,7 @@ def test_metrics_are_means_since_they_were_last_read():
     [
         BqfdConfig,
         BootstrappedConfig,
+        EnsembleBqfdConfig,
         pytest.param(PddDqnConfig, marks=pytest.mark.slow),
         pytest.param(DqfdConfig, marks=pytest.mark.slow),
     ],
@@ -262,8 +270,8 @@ def test_every_agent_pretrains_and_trains(kind):
 # ------------------------------------------------------------------------------------ checkpoints
 
 
-def state_and_trainer(num_steps=60):
-    config = configure(BqfdConfig, gamma=GAMMA, batch_size=4)
+def state_and_trainer(num_steps=60, kind=BqfdConfig):
+    config = configure(kind, gamma=GAMMA, batch_size=4)
     env, replay, trainer = make(config, num_lanes=2, num_demo_rows=12)
     loop = make_loop(
         trainer,
@@ -275,8 +283,10 @@ def state_and_trainer(num_steps=60):
     return loop.state, trainer, replay
 
 
-def test_what_is_saved_comes_back_but_for_the_running_episodes():
-    state, trainer, _ = state_and_trainer()
+@pytest.mark.parametrize("kind", [BqfdConfig, EnsembleBqfdConfig])
+def test_what_is_saved_comes_back_but_for_the_running_episodes(kind):
+    state, trainer, _ = state_and_trainer(kind=kind)
+    assert len(state.learner.extra) == (kind is EnsembleBqfdConfig)
     saved = host_checkpoint.to_checkpoint(state)
 
     def never():

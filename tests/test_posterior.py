@@ -276,10 +276,33 @@ def test_a_path_is_weighed_by_all_of_its_choices_up_to_the_end():
     assert weight == pytest.approx((4 / 63) ** 0.5, rel=1e-5)
 
 
+def test_the_ensemble_weight_is_what_is_left_of_the_disagreement():
+    # Of action 1 the variance is (1 + 0 + 1) / 3; the others are absurd.
+    q = jnp.array([[-1e3, 1.0, 1e3], [1e3, 2.0, -1e3], [0.0, 3.0, 7e3]])
+    weigh = bind(posterior.ensemble_weight, initial=2.0, variance=0.6)
+    weight = in_batch(weigh)(q, action(1))
+    chex.assert_shape(weight, ())
+    assert weight == pytest.approx(0.6 * (2 / 3) / 2, rel=1e-5)
+    # More disagreement than at first is no more than the prior's variance.
+    assert in_batch(weigh)(q, action(0)) == pytest.approx(0.6)
+    assert in_batch(weigh)(q[:1], action(0)) == 0.0
+
+
+def test_the_predictive_likelihood_is_the_mean_over_members():
+    # One member takes action 0 with probability 4/5, the other with 1/2.
+    q = jnp.array([[math.log(2), 0.0], [5.0, 5.0]])
+    f = bind(posterior.predictive_log_likelihood, eta=2.0)
+    assert in_batch(f)(q, action(0)) == pytest.approx(math.log(0.65), rel=1e-5)
+    assert in_batch(f)(q, action(1)) == pytest.approx(math.log(0.35), rel=1e-5)
+
+
 @pytest.mark.parametrize(
     "call",
     [
         lambda: posterior.boltzmann_policy(Q[None], eta=1.0),
+        lambda: posterior.ensemble_weight(Q, action(0), initial=1.0, variance=1.0),
+        lambda: posterior.ensemble_weight(Q[None], Q[0], initial=1.0, variance=1.0),
+        lambda: posterior.predictive_log_likelihood(Q, action(0), eta=1.0),
         lambda: posterior.boltzmann_policy(jnp.arange(3), eta=1.0),
         lambda: posterior.expert_log_likelihood(Q, jnp.array([1, 2]), eta=1.0),
         lambda: posterior.expert_log_likelihood(Q, jnp.float32(1.0), eta=1.0),

@@ -9,6 +9,7 @@ from bqfd_jax.agents import (
     BqfdConfig,
     CloneConfig,
     DqfdConfig,
+    EnsembleBqfdConfig,
     PddDqnConfig,
     presets,
 )
@@ -16,6 +17,7 @@ from bqfd_jax.envs import atari
 
 KINDS = {
     "bqfd": ("BQfD", BqfdConfig),
+    "ensemble_bqfd": ("ensemble BQfD", EnsembleBqfdConfig),
     "dqfd": ("DQfD", DqfdConfig),
     "dqn": ("PDD DQN", PddDqnConfig),
     "bootstrapped": ("Bootstrapped DQN", BootstrappedConfig),
@@ -112,6 +114,11 @@ EXPECTED = {
 }
 
 
+# Ensemble BQfD has BQfD's hyper-parameters, and a default of its own for what BQfD does not have.
+for of_agents in EXPECTED.values():
+    of_agents["ensemble_bqfd"] = of_agents["bqfd"]
+
+
 def test_the_table_of_agents():
     assert {name: kind[:2] for name, kind in presets.AGENTS.items()} == KINDS
 
@@ -188,7 +195,7 @@ def test_what_was_chosen_for_clones():
 
 
 def test_what_is_unknown_is_named():
-    with pytest.raises(ValueError, match=r"agent is 'ppo', but must be one of bqfd, dqfd"):
+    with pytest.raises(ValueError, match=r"agent is 'ppo', but must be one of bqfd, ens"):
         presets.agent_config("laptop", "ppo")
     with pytest.raises(ValueError, match=r"preset is 'phone', but must be one of laptop, paper"):
         presets.agent_config("phone", "bqfd")

@@ -7,6 +7,7 @@ from bqfd_jax.agents.config import (
     BqfdConfig,
     CloneConfig,
     DqfdConfig,
+    EnsembleBqfdConfig,
     PddDqnConfig,
 )
 from bqfd_jax.agents.learner import Agent
@@ -24,6 +25,7 @@ __all__ = [
     "BqfdConfig",
     "CloneConfig",
     "DqfdConfig",
+    "EnsembleBqfdConfig",
     "PddDqnConfig",
     "agent_config",
     "make_agent",

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from bqfd_jax import losses
 from bqfd_jax.agents import learner, td
 from bqfd_jax.agents.config import BootstrappedConfig
-from bqfd_jax.networks import Network, ensemble
+from bqfd_jax.networks import Network, as_ensemble
 from bqfd_jax.replay import Replay
 from bqfd_jax.types import Array, Batch, LossOutput, Params
 
@@ -49,5 +49,5 @@ def make_agent(
     network: Network, config: BootstrappedConfig, replay: Replay | None = None
 ) -> learner.Agent:
     """Bootstrapped DQN: `config.ensemble_size` copies of `network`, learning from `replay`."""
-    members = ensemble(network, config.ensemble_size, prior_scale=config.prior_scale)
+    members = as_ensemble(network, config.members)
     return learner.make_agent(members, config, replay, loss=make_loss(members, config))

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, get_args
 from bqfd_jax import checks, schedules
 
 Exploration = Literal["epsilon", "ez"]
+Weight = Literal["visits", "ensemble"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +64,11 @@ class AgentConfig:
             "path_steps": 1,
             "priority_exponent": self.priority_exponent,
         }
+
+    @property
+    def members(self) -> dict[str, Any] | None:
+        """What `networks.as_ensemble` makes an ensemble of; None: the agent has one network."""
+        return None
 
     def __post_init__(self) -> None:
         checks.at_least(1, **self._values("batch_size", "target_period", "n_step", "ez_max_repeat"))
@@ -137,6 +143,32 @@ class BqfdConfig(AgentConfig):
     """Agent steps at which the factor takes the values below; straight lines between them."""
     demo_priority_factors: tuple[float, ...] = (1.0,)
     """Factor of a demonstration row's priority at those steps, and after the last."""
+    weight: Weight = "visits"
+    """What the expert's weight is: the paper's function of how often a row was replayed (visits),
+    or how much the members of an ensemble disagree about the row's value (ensemble)."""
+    ensemble_size: int = 1
+    """Members; with more than one, each episode follows one of them."""
+    mask_probability: float = 0.5
+    """Share of its own rows that each member learns from; demonstrations are shown to all."""
+    prior_scale: float = 0.2
+    """How much members differ by their fixed random priors in the demonstrations' states, as a
+    multiple of the returns there (their root mean square, at least 1)."""
+    learn_eta: bool = False
+    """Learn an eta of each demonstration from a tenth of its rows that is not used to correct."""
+    eta_step_size: float = 0.05
+    """Step size of log eta."""
+    eta_bounds: tuple[float, float] = (0.01, 30.0)
+    """Least and greatest eta that can be learnt."""
+
+    @property
+    def members(self) -> dict[str, Any] | None:
+        """An ensemble with priors of a scale that the demonstrations set."""
+        return {"size": self.ensemble_size} if self.ensemble_size > 1 else None
+
+    @property
+    def keeps_trust(self) -> bool:
+        """Whether it remembers something of each demonstration, see `agents.trust`."""
+        return self.ensemble_size > 1 or self.learn_eta
 
     def replay_options(self) -> dict[str, Any]:
         """As for all agents, with the path that n-step corrections are made along."""
@@ -154,12 +186,27 @@ class BqfdConfig(AgentConfig):
             self.correction_steps,
             f"between 1 and n_step ({self.n_step})",
         )
+        checks.one_of(get_args(Weight), weight=self.weight)
+        least = 2 if self.weight == "ensemble" else 1
+        checks.at_least(least, ensemble_size=self.ensemble_size)
+        checks.above_up_to(0, 1, mask_probability=self.mask_probability)
+        checks.at_least(0, **self._values("prior_scale", "eta_step_size"))
+        low, high = self.eta_bounds
+        checks.require(0 < low <= high, "eta_bounds", self.eta_bounds, "0 < least <= greatest")
         if self.correct_all_actions:
             steps, stops = self.correction_steps, self.stop_correction_gradient
             checks.require(steps == 1, "correction_steps", steps, "1 with correct_all_actions")
             checks.require(
                 stops, "stop_correction_gradient", stops, "True with correct_all_actions"
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class EnsembleBqfdConfig(BqfdConfig):
+    """BQfD whose weight is what the members of an ensemble disagree about."""
+
+    weight: Weight = "ensemble"
+    ensemble_size: int = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,6 +219,11 @@ class BootstrappedConfig(AgentConfig):
     """Share of the rows that each network learns from."""
     prior_scale: float = 0.0
     """Scale of a fixed random network added to each; bsuite uses 5."""
+
+    @property
+    def members(self) -> dict[str, Any]:
+        """Whole networks with priors of a fixed scale."""
+        return {"size": self.ensemble_size, "prior_scale": self.prior_scale}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -187,7 +239,8 @@ class CloneConfig:
     There are no rewards, no targets and no exploration, so it has none of their options.
     """
 
-    # What a replay and whoever acts ask of every agent.
+    # What a replay, a policy and whoever acts ask of every agent.
+    members: ClassVar[None] = None
     gamma: ClassVar[float] = 1.0
     n_step: ClassVar[int] = 1
     n_step_weight: ClassVar[float] = 0.0

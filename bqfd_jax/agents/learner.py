@@ -19,7 +19,8 @@ from bqfd_jax.networks import Network, mean_q
 from bqfd_jax.replay import Replay, ReplayState
 from bqfd_jax.types import Array, Batch, LearnerState, LossOutput, Params
 
-Loss = Callable[[Params, Params, Batch], tuple[Array, LossOutput]]
+# (params, target_params, batch, *`LearnerState.extra`) -> (scalar, `LossOutput`)
+Loss = Callable[..., tuple[Array, LossOutput]]
 Priority = Callable[[Array, Array, Array], Array]  # (|td error| [B], is_expert [B], step []) -> [B]
 Metrics = dict[str, Array]
 
@@ -37,6 +38,9 @@ class Agent(NamedTuple):
     update: Callable[..., tuple[LearnerState, ReplayState, Metrics]]  # see `update`
     pretrain: Callable[..., tuple[LearnerState, ReplayState, Metrics]]  # the same signature
     describe: Callable[[ReplayState], Metrics]  # what to log of the replay now and then
+    # (learner, replay state, rows of each demonstration or None) -> the learner, which has now seen
+    # what the demonstrations tell before anything is learnt.
+    prepare: Callable[..., LearnerState] = lambda learner, replay_state, sizes=None: learner
     # Whether more pre-training would be of no use, `[]` bool; None: that is never known.
     finished: Callable[[LearnerState], Array] | None = None
 
@@ -44,7 +48,7 @@ class Agent(NamedTuple):
 class Parts(NamedTuple):
     """What an agent's update is made of; all static, and bound by `make_agent`."""
 
-    loss: Loss  # (params, target_params, batch) -> (scalar, `LossOutput`)
+    loss: Loss
     priority: Priority
     optimizer: optax.GradientTransformation
     config: AgentConfig
@@ -52,7 +56,12 @@ class Parts(NamedTuple):
 
 
 def init(
-    network: Network, optimizer: optax.GradientTransformation, key: Array, observation: Array
+    network: Network,
+    optimizer: optax.GradientTransformation,
+    key: Array,
+    observation: Array,
+    *,
+    extra: tuple[Any, ...] = (),
 ) -> LearnerState:
     """A new learner; the key is consumed, and the observation is only an example."""
     params = network.init(key, observation)
@@ -62,6 +71,7 @@ def init(
         target_params=jax.tree.map(jnp.copy, params),
         opt_state=optimizer.init(params),
         updates=jnp.zeros((), jnp.int32),
+        extra=extra,
     )
 
 
@@ -71,7 +81,7 @@ def learn(parts: Parts, learner: LearnerState, batch: Batch) -> tuple[LearnerSta
     Returns the new learner, the TD errors `[B]` that priorities are made of, and metrics.
     """
     (loss_value, output), gradients = jax.value_and_grad(parts.loss, has_aux=True)(
-        learner.params, learner.target_params, batch
+        learner.params, learner.target_params, batch, *learner.extra
     )
     chex.assert_rank(output.td_error, 1)
     deltas, opt_state = parts.optimizer.update(gradients, learner.opt_state, learner.params)
@@ -82,6 +92,7 @@ def learn(parts: Parts, learner: LearnerState, batch: Batch) -> tuple[LearnerSta
         target_params=_move_target(params, learner.target_params, updates, parts.config),
         opt_state=opt_state,
         updates=updates,
+        extra=output.extra,
     )
     metrics = {
         "loss": loss_value,
@@ -123,21 +134,30 @@ def make_agent(
     loss: Loss,
     priority: Priority | None = None,
     describe: Callable[[ReplayState], Metrics] = lambda replay_state: {},
+    extra: Callable[[], tuple[Any, ...]] = tuple,
+    frozen: tuple[str, ...] = (),
+    **functions: Callable[..., Any],
 ) -> Agent:
     """Binds what is an agent's own to what all share.
 
     With an ensemble, each episode follows one member, and `q_values` are the members' mean.
-    Without a `priority` of its own, all rows have their TD error and `priority_epsilon`.
+    Without a `priority` of its own, all rows have their TD error and `priority_epsilon`.  `extra`
+    makes what a new learner remembers besides its network; `frozen` are parts of the parameters
+    that get no gradients; `functions` are others of `Agent`'s.
     """
     if replay is not None:
         _check_agree(config, replay)
     if priority is None:
         priority = functools.partial(_plain_priority, config.priority_epsilon)
     optimizer = make_optimizer(config)
+    if frozen:
+        # Adam would keep two numbers for each that never changes.
+        trained = lambda params: {name: name not in frozen for name in params}  # noqa: E731
+        optimizer = optax.masked(optimizer, trained)
     parts = Parts(loss, priority, optimizer, config, replay)
     return Agent(
         gamma=config.gamma,
-        init=functools.partial(init, network, optimizer),
+        init=lambda key, observation: init(network, optimizer, key, observation, extra=extra()),
         init_actor=init_actor,
         act=functools.partial(act, network.apply, config),
         q_values=functools.partial(mean_q, network.apply),
@@ -146,6 +166,7 @@ def make_agent(
         update=functools.partial(update, parts) if replay else refuse,
         pretrain=functools.partial(pretrain, parts) if replay else refuse,
         describe=describe,
+        **functions,
     )
 
 

@@ -16,13 +16,14 @@ from bqfd_jax.agents.config import (
     BqfdConfig,
     CloneConfig,
     DqfdConfig,
+    EnsembleBqfdConfig,
     PddDqnConfig,
 )
 from bqfd_jax.agents.learner import Agent
 
 # Those that learn by acting, too.
-ActingAgentName = Literal["bqfd", "dqfd", "dqn", "bootstrapped"]
-AgentName = Literal["bqfd", "dqfd", "dqn", "bootstrapped", "clone"]
+ActingAgentName = Literal["bqfd", "ensemble_bqfd", "dqfd", "dqn", "bootstrapped"]
+AgentName = Literal["bqfd", "ensemble_bqfd", "dqfd", "dqn", "bootstrapped", "clone"]
 PresetName = Literal["laptop", "paper", "small", "deep_sea"]
 
 
@@ -36,6 +37,7 @@ class AgentKind(NamedTuple):
 
 AGENTS: dict[str, AgentKind] = {
     "bqfd": AgentKind("BQfD", BqfdConfig, bqfd.make_agent),
+    "ensemble_bqfd": AgentKind("ensemble BQfD", EnsembleBqfdConfig, bqfd.make_agent),
     "dqfd": AgentKind("DQfD", DqfdConfig, dqfd.make_agent),
     "dqn": AgentKind("PDD DQN", PddDqnConfig, pdd_dqn.make_agent),
     "bootstrapped": AgentKind("Bootstrapped DQN", BootstrappedConfig, bootstrapped.make_agent),
@@ -106,14 +108,16 @@ _LAPTOP = _ATARI | {
     "epsilon_steps": (0, 100_000),
     "epsilon_values": (0.1, 0.02),
 }
+_LAPTOP_BQFD = {
+    "variance": 0.2,
+    "weight_from_target": False,
+    "correct_all_actions": True,
+    "demo_priority_steps": (0, 40_000),
+    "demo_priority_factors": (1.0, 0.25),
+}
 _LAPTOP_OWN = {
-    "bqfd": {
-        "variance": 0.2,
-        "weight_from_target": False,
-        "correct_all_actions": True,
-        "demo_priority_steps": (0, 40_000),
-        "demo_priority_factors": (1.0, 0.25),
-    },
+    "bqfd": _LAPTOP_BQFD,
+    "ensemble_bqfd": _LAPTOP_BQFD,
     "dqfd": {},
     "dqn": {
         "exploration": "ez",
@@ -136,13 +140,15 @@ _PAPER = _ATARI | {
     "target_step_size": 1.0,
     "pretrain_updates": 5_000,
 }
+_PAPER_BQFD = {
+    "learning_rate": 5.5e-5,
+    "variance": 22.0,
+    "demo_priority_steps": (5_000_000, 120_000_000),
+    "demo_priority_factors": (2.0, 0.05),
+}
 _PAPER_OWN = {
-    "bqfd": {
-        "learning_rate": 5.5e-5,
-        "variance": 22.0,
-        "demo_priority_steps": (5_000_000, 120_000_000),
-        "demo_priority_factors": (2.0, 0.05),
-    },
+    "bqfd": _PAPER_BQFD,
+    "ensemble_bqfd": _PAPER_BQFD,
     "dqfd": {
         "pretrain_updates": 750_000,
         "priority_exponent": 0.4,
@@ -208,8 +214,10 @@ _SMALL = {
     "priority_exponent": 0.4,
     "importance_exponent": 0.6,
 }
+_SMALL_BQFD = {"pretrain_updates": 1_000, "correct_all_actions": True}
 _SMALL_OWN = {
-    "bqfd": {"pretrain_updates": 1_000, "correct_all_actions": True},
+    "bqfd": _SMALL_BQFD,
+    "ensemble_bqfd": _SMALL_BQFD,
     "dqfd": {"pretrain_updates": 1_000},
     "dqn": {},
     "bootstrapped": {"ensemble_size": 5},
@@ -230,6 +238,7 @@ def _small(agent: str, steps: int | None, game: str | None) -> dict[str, Any]:
 
 _DEEP_SEA_OWN = {
     "bqfd": {},
+    "ensemble_bqfd": {},
     "dqfd": {},
     "dqn": {
         "exploration": "ez",

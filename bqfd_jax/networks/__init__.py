@@ -3,25 +3,23 @@
 from bqfd_jax.networks.build import (
     ATARI_TORSOS,
     TORSO_DTYPES,
-    Network,
     as_ensemble,
     as_network,
     atari_network,
     deep_sea_network,
     described_network,
-    ensemble,
     for_observation,
-    from_flax,
-    mean_q,
     own_network,
 )
-from bqfd_jax.networks.heads import DuelingHead, QNetwork
+from bqfd_jax.networks.heads import DuelingHead, DuelingHeads, HeadsNetwork, QNetwork
+from bqfd_jax.networks.members import Network, ensemble, from_flax, mean_q, prior_ensemble
 from bqfd_jax.networks.torsos import (
     ImageTorso,
     MLPTorso,
     NatureTorso,
     OverlapTorso,
     PatchTorso,
+    PooledTorso,
     StackedImages,
 )
 
@@ -29,12 +27,15 @@ __all__ = [
     "ATARI_TORSOS",
     "TORSO_DTYPES",
     "DuelingHead",
+    "DuelingHeads",
+    "HeadsNetwork",
     "ImageTorso",
     "MLPTorso",
     "NatureTorso",
     "Network",
     "OverlapTorso",
     "PatchTorso",
+    "PooledTorso",
     "QNetwork",
     "StackedImages",
     "as_ensemble",
@@ -47,4 +48,5 @@ __all__ = [
     "from_flax",
     "mean_q",
     "own_network",
+    "prior_ensemble",
 ]

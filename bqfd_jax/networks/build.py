@@ -1,11 +1,11 @@
-"""Networks as pairs of functions: put together for what is seen, given by the user, or ensembles.
+"""Networks put together for what is seen, given by the user, or described by a policy file.
 
 A network maps observations `[B, S, *frame_shape]` to Q-values `[B, A]`, an ensemble of K to
 `[B, K, A]`.  Any module or pair of functions with these shapes can stand in for them.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -13,7 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from bqfd_jax import checks
-from bqfd_jax.networks.heads import QNetwork
+from bqfd_jax.networks.members import (
+    Network,
+    dense_network,
+    ensemble,
+    from_flax,
+    image_network,
+    prior_ensemble,
+)
 from bqfd_jax.networks.torsos import (
     Encoder,
     ImageTorso,
@@ -23,55 +30,6 @@ from bqfd_jax.networks.torsos import (
     PatchTorso,
     StackedImages,
 )
-from bqfd_jax.types import Array, Params
-
-
-class Network(NamedTuple):
-    """A network as two pure functions; this is all that agents know of it."""
-
-    init: Callable[[Array, Array], Params]  # (key, observation [B, ...]) -> params
-    apply: Callable[[Params, Array], Array]  # (params, observation [B, ...]) -> Q-values
-
-
-def from_flax(module: nn.Module) -> Network:
-    """The two functions of a flax module."""
-    return Network(init=module.init, apply=module.apply)
-
-
-def ensemble(network: Network, size: int, *, prior_scale: float = 0.0) -> Network:
-    """K separate networks, Q-values `[B, K, A]`, each with an optional fixed random prior.
-
-    Osband et al.: "Deep Exploration via Bootstrapped DQN" (2016) and "Randomized Prior Functions
-    for Deep Reinforcement Learning" (2018): member k is `f_k(x) + prior_scale p_k(x)`, where p_k
-    keeps its initial weights because no gradient reaches them.
-    """
-    checks.at_least(1, size=size)
-
-    def init_members(key: Array, observation: Array) -> Params:
-        return jax.vmap(network.init, in_axes=(0, None))(jax.random.split(key, size), observation)
-
-    def init(key: Array, observation: Array) -> Params:
-        members_key, prior_key = jax.random.split(key)
-        params = {"members": init_members(members_key, observation)}
-        if prior_scale:
-            params["prior"] = init_members(prior_key, observation)
-        return params
-
-    def apply(params: Params, observation: Array) -> Array:
-        apply_members = jax.vmap(network.apply, in_axes=(0, None), out_axes=1)
-        q = apply_members(params["members"], observation)
-        if prior_scale:
-            prior = jax.lax.stop_gradient(apply_members(params["prior"], observation))
-            q += prior_scale * prior
-        return q
-
-    return Network(init=init, apply=apply)
-
-
-def mean_q(apply: Callable[[Params, Array], Array], params: Params, observation: Array) -> Array:
-    """Q-values `[B, A]` of a network, or the mean over the members of an ensemble."""
-    q = apply(params, observation)
-    return jnp.mean(q, axis=1) if q.ndim == 3 else q
 
 
 def deep_sea_network(
@@ -81,7 +39,7 @@ def deep_sea_network(
 
     The widths of the first two layers are not in the paper.
     """
-    return from_flax(QNetwork(MLPTorso(tuple(torso), encode), num_actions, hidden))
+    return dense_network(MLPTorso(tuple(torso), encode), num_actions, hidden)
 
 
 ATARI_TORSOS = {"nature": NatureTorso, "patch": PatchTorso, "overlap": OverlapTorso}
@@ -99,7 +57,7 @@ def atari_network(
     checks.one_of(ATARI_TORSOS, torso=torso)
     checks.one_of(TORSO_DTYPES, torso_dtype=torso_dtype)
     made = ATARI_TORSOS[torso](dtype=jnp.dtype(torso_dtype))
-    return from_flax(QNetwork(made, num_actions, hidden))
+    return image_network(made, num_actions, hidden)
 
 
 def for_observation(
@@ -138,14 +96,14 @@ def for_observation(
     dtype = jnp.dtype(torso_dtype)
     if len(frame_shape) == 1:
         width = hidden or 128
-        return from_flax(QNetwork(MLPTorso((width, width), dtype=dtype), num_actions, width))
+        return dense_network(MLPTorso((width, width), dtype=dtype), num_actions, width)
     is_bytes = np.dtype(frame_dtype) == np.uint8
     sides = sorted(frame_shape)[-2:]
     if is_bytes and sides == [84, 84] and not scale:
         nature = StackedImages(NatureTorso(dtype=dtype))
-        return from_flax(QNetwork(nature, num_actions, hidden or 512))
+        return image_network(nature, num_actions, hidden or 512)
     torso = ImageTorso(scale=scale or (255.0 if is_bytes else 1.0), dtype=dtype)
-    return from_flax(QNetwork(StackedImages(torso), num_actions, hidden or 128))
+    return image_network(StackedImages(torso), num_actions, hidden or 128)
 
 
 def as_network(network: Any) -> Network:
@@ -213,4 +171,6 @@ def as_ensemble(network: Network, made_with: dict[str, Any]) -> Network:
     """An ensemble of a network if `made_with` has a size, otherwise the network."""
     if "size" not in made_with:
         return network
+    if "prior_scale" not in made_with:
+        return prior_ensemble(network, made_with["size"])
     return ensemble(network, made_with["size"], prior_scale=made_with["prior_scale"])

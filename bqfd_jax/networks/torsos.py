@@ -139,6 +139,24 @@ class ImageTorso(nn.Module):
         return tuple(2 if side > self.large else 1 for side in x.shape[1:3])
 
 
+class PooledTorso(nn.Module):
+    """A coarse view of `[B, C, H, W]`: means over squares; there is nothing to learn in it."""
+
+    scale: float = 1.0  # what the values are divided by
+    sides: int = 12  # squares along the longer side, at most
+
+    @nn.compact
+    def __call__(self, image: Array) -> Array:  # noqa: D102
+        batch, channels, height, width = image.shape
+        square = -(-max(height, width) // self.sides)
+        # What lies beyond the edge counts as zeros.
+        beyond = ((0, 0), (0, 0), (0, -height % square), (0, -width % square))
+        x = jnp.pad(image, beyond)
+        rows, columns = x.shape[2] // square, x.shape[3] // square
+        x = x.reshape(batch, channels, rows, square, columns, square).astype(jnp.float32)
+        return jnp.mean(x, axis=(3, 5)).reshape(batch, -1) / self.scale
+
+
 class StackedImages(nn.Module):
     """Lays the frames of a stack, and their colours, upon each other for a torso of images.
 

@@ -12,6 +12,7 @@ from bqfd_jax.agents.config import (
     BqfdConfig,
     CloneConfig,
     DqfdConfig,
+    EnsembleBqfdConfig,
     PddDqnConfig,
 )
 from bqfd_jax.agents.presets import AGENTS, AgentName
@@ -112,6 +113,8 @@ class RunConfig:
     """Continue the run in --out where its last checkpoint stands."""
     bqfd: BqfdConfig = dataclasses.field(default_factory=BqfdConfig)
     """Hyper-parameters of BQfD."""
+    ensemble_bqfd: EnsembleBqfdConfig = dataclasses.field(default_factory=EnsembleBqfdConfig)
+    """Hyper-parameters of ensemble BQfD: an expert weighs as much as its members disagree."""
     dqfd: DqfdConfig = dataclasses.field(default_factory=DqfdConfig)
     """Hyper-parameters of DQfD."""
     dqn: PddDqnConfig = dataclasses.field(default_factory=PddDqnConfig)

@@ -10,7 +10,14 @@ import jax
 import jax.numpy as jnp
 
 from bqfd_jax import checks, networks
-from bqfd_jax.agents import BootstrappedConfig, BqfdConfig, DqfdConfig, PddDqnConfig, make_agent
+from bqfd_jax.agents import (
+    BootstrappedConfig,
+    BqfdConfig,
+    DqfdConfig,
+    EnsembleBqfdConfig,
+    PddDqnConfig,
+    make_agent,
+)
 from bqfd_jax.agents.config import AgentConfig
 from bqfd_jax.agents.learner import Agent
 from bqfd_jax.agents.presets import ActingAgentName, agent_config
@@ -88,6 +95,8 @@ class AgentsConfig(GridConfig):
     """Width of its value and advantage streams."""
     bqfd: BqfdConfig = PRESET["bqfd"]
     """Hyper-parameters of BQfD."""
+    ensemble_bqfd: EnsembleBqfdConfig = PRESET["ensemble_bqfd"]
+    """Hyper-parameters of ensemble BQfD: an expert weighs as much as its members disagree."""
     dqfd: DqfdConfig = PRESET["dqfd"]
     """Hyper-parameters of DQfD."""
     dqn: PddDqnConfig = PRESET["dqn"]

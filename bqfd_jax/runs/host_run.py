@@ -79,7 +79,15 @@ class HostRun:
 
     def _demo_rows(self) -> demo_usage.DemoRows:
         num_rows = sum(demos.sizes(self.job.demonstrations).values())
-        return self.loop.take(lambda state: demo_usage.demo_rows(state.replay, num_rows))
+        return self.loop.take(
+            lambda state: demo_usage.demo_rows(state.learner, state.replay, num_rows)
+        )
+
+    @property
+    def etas(self) -> dict[str, float]:
+        """What was learnt of how far each demonstration's expert can be trusted, by its name."""
+        sizes = demos.sizes(self.job.demonstrations)
+        return demo_usage.etas(sizes, self.config.agent_config, self._demo_rows())
 
     @property
     def updates(self) -> int:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import jax
+import numpy as np
 
 from bqfd_jax import demos
 from bqfd_jax.agents import Agent, make_agent
@@ -36,7 +37,9 @@ class Job:
 
     def init(self) -> on_host.HostTrainState:
         """The state at the beginning of the run."""
-        return self.trainer.init(jax.random.key(self.config.seed), self.demo_rows)
+        sizes = np.array(list(demos.sizes(self.demonstrations).values()), np.int32)
+        sizes = sizes if self.demonstrations else None
+        return self.trainer.init(jax.random.key(self.config.seed), self.demo_rows, sizes)
 
     def fresh_replay(self) -> ReplayState:
         """A replay that holds the demonstrations and nothing else."""

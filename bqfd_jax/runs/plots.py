@@ -22,6 +22,7 @@ _AGENT_COLOURS = {
     "dqn alone": "#cc79a7",
     "dqn, none": "#cc79a7",
     "dqn (none": "#cc79a7",
+    "ensemble": "#000000",
     "bqfd": "#0072b2",
     "dqfd": "#d55e00",
     "dqn": "#009e73",
@@ -61,6 +62,7 @@ def lines(
     y_label: str,
     references: Mapping[str, Mapping[str, float]] | None = None,
     log_x: bool = False,
+    log_y: bool = False,
 ) -> Path:
     """Curves, at most three panels in a row.
 
@@ -71,6 +73,7 @@ def lines(
       y_label: of the first panel of a row.
       references: panel title -> label -> height of a dashed line.
       log_x: logarithmic x axis.
+      log_y: logarithmic y axis.
     """
     figure, axes = _panels(len(panels))
     for axis, (title, labelled) in zip(axes.flat, panels.items(), strict=False):
@@ -93,6 +96,8 @@ def lines(
             )
         axis.set(title=title, xlabel=x_label)
         axis.legend(frameon=False, fontsize=8)
+        if log_y:
+            axis.set_yscale("log")
         if log_x:
             axis.set_xscale("log")
         elif max((line.x.max(initial=0) for line in labelled.values()), default=0) >= 1000:

@@ -57,6 +57,7 @@ def summarise_run(run: HostRun) -> Summary:
         steps=min(run.loop.step, run.config.steps),
         updates=run.updates,
         seconds=run.journal.seconds,
+        etas=run.etas,
     )
 
 
@@ -94,8 +95,13 @@ def summarise(
     steps: int,
     updates: int,
     seconds: float,
+    etas: Mapping[str, float] | None = None,
 ) -> Summary:
-    """The content of `summary.json`; `evaluations` are rows of `metrics.jsonl`."""
+    """The content of `summary.json`; `evaluations` are rows of `metrics.jsonl`.
+
+    `etas` are what was learnt of each demonstration, by its name.
+    """
+    etas = etas or {}
     short = [
         {
             "step": row["step"],
@@ -131,6 +137,7 @@ def summarise(
                 "score": float(np.mean(demonstration.scores)),
                 "steps": len(demonstration.actions),
             }
+            | ({"eta": etas[demonstration.name]} if demonstration.name in etas else {})
             for demonstration in demonstrations
         ],
         "evaluations": short,

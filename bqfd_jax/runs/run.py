@@ -26,6 +26,7 @@ from bqfd_jax.runs.metrics import read_jsonl
 from bqfd_jax.runs.sinks import Sink
 from bqfd_jax.runs.worlds import World, keep_demonstrations
 from bqfd_jax.training.evaluate import Evaluation
+from bqfd_jax.training.host_checkpoint import network_of
 from bqfd_jax.types import Params
 
 # What kinds of runs there are, by what `config.json` calls them.
@@ -285,7 +286,7 @@ class Run:
 
     def _last_network(self, job: Job) -> tuple[int, Params]:
         """Step and parameters; the replay, which may take gigabytes, is not read."""
-        template = {"learner": jax.eval_shape(lambda: job.init().learner)}
+        template = {"learner": jax.eval_shape(lambda: network_of(job.init().learner))}
         restored = Journal(self.folder, Sink()).restore(template)
         if restored is None:
             raise UsageError(f"{self.folder} has no checkpoint yet")

@@ -8,8 +8,9 @@ import numpy as np
 
 from bqfd_jax.agents import AnyAgentConfig, BqfdConfig
 from bqfd_jax.agents.bqfd import visit_weight
+from bqfd_jax.agents.trust import Trust
 from bqfd_jax.replay import ReplayState
-from bqfd_jax.types import Array
+from bqfd_jax.types import Array, LearnerState
 
 _visit_weight = jax.jit(visit_weight, static_argnums=0)
 
@@ -19,12 +20,14 @@ class DemoRows(NamedTuple):
 
     visit_count: Array  # [E] int32, visits of each row
     is_last: Array  # [E] bool, it ends an episode, so that nothing starts there
+    trust: tuple[Trust, ...] = ()  # what the learner remembers of the demonstrations, if it does
 
 
-def demo_rows(replay_state: ReplayState, num_rows: int) -> DemoRows:
-    """The first `num_rows` of one run's replay, or of several that lead with the runs."""
+def demo_rows(learner: LearnerState, replay_state: ReplayState, num_rows: int) -> DemoRows:
+    """Of the first `num_rows` of one run's replay, or of several that lead with the runs."""
     own = slice(num_rows)
-    return DemoRows(replay_state.visit_count[..., own], replay_state.rows.is_last[..., own])
+    rows = replay_state.rows
+    return DemoRows(replay_state.visit_count[..., own], rows.is_last[..., own], learner.extra)
 
 
 def visits(rows: DemoRows) -> np.ndarray:
@@ -46,8 +49,9 @@ def usage(
 
     Returns:
       `demo/<name>/share`, its share of the demonstration samples that were drawn since then, if
-      there were any (pre-training does not count), and for BQfD `demo/<name>/visit_weight`, the
-      mean over its transitions.
+      there were any (pre-training does not count).  For BQfD also `demo/<name>/visit_weight`, the
+      mean over its transitions; of an ensemble `demo/<name>/ensemble_weight`, a running mean over
+      those drawn; and `demo/<name>/eta` if that is learnt.
     """
     if not sizes:
         return {}
@@ -64,9 +68,23 @@ def usage(
     if drawn.sum() > 0:
         for name, share in zip(sizes, drawn / drawn.sum(), strict=True):
             metrics[f"demo/{name}/share"] = float(share)
-    if isinstance(config, BqfdConfig):
+    if isinstance(config, BqfdConfig) and config.weight == "visits":
         starts = ~np.asarray(rows.is_last)
         weight = np.where(starts, _visit_weight(config, rows.visit_count), 0.0)
         for name, mean in zip(sizes, sums(weight) / sums(starts), strict=True):
             metrics[f"demo/{name}/visit_weight"] = float(mean)
+    for trust in rows.trust:
+        if config.weight == "ensemble":
+            for name, weight in zip(sizes, np.asarray(trust.weight), strict=True):
+                metrics[f"demo/{name}/ensemble_weight"] = float(weight)
+        for name, eta in etas(sizes, config, rows).items():
+            metrics[f"demo/{name}/eta"] = eta
     return metrics
+
+
+def etas(sizes: Mapping[str, int], config: AnyAgentConfig, rows: DemoRows) -> dict[str, float]:
+    """How far each demonstration's expert could be trusted, by its name; empty if not learnt."""
+    if not (sizes and rows.trust and config.learn_eta):
+        return {}
+    found = np.exp(np.asarray(rows.trust[0].log_eta))
+    return dict(zip(sizes, found.tolist(), strict=True))

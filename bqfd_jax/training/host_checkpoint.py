@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from bqfd_jax.replay import ReplayState
 from bqfd_jax.training.on_host import HostTrainer, HostTrainState
-from bqfd_jax.types import Array
+from bqfd_jax.types import Array, LearnerState
 
 
 def to_checkpoint(state: HostTrainState, *, with_replay: bool = True) -> dict[str, Any]:
@@ -16,9 +16,17 @@ def to_checkpoint(state: HostTrainState, *, with_replay: bool = True) -> dict[st
     Without the replay, which may take gigabytes, the mean of its visit counts is kept.
     """
     run = {name: getattr(state, name) for name in _COUNTERS}
+    items = {"learner": network_of(state.learner), "run": run}
+    if state.learner.extra:
+        items["extra"] = state.learner.extra
     if with_replay:
-        return {"learner": state.learner, "run": run, "replay": state.replay}
-    return {"learner": state.learner, "run": run | {"mean_visits": _mean_visits(state.replay)}}
+        return items | {"replay": state.replay}
+    return items | {"run": run | {"mean_visits": _mean_visits(state.replay)}}
+
+
+def network_of(learner: LearnerState) -> LearnerState:
+    """The item `learner`; what is in `extra` depends on the demonstrations, the rest does not."""
+    return learner.replace(extra=())
 
 
 def from_checkpoint(
@@ -38,7 +46,7 @@ def from_checkpoint(
         visits = jnp.maximum(mean, 1) * jnp.ones_like(replay_state.visit_count)
         replay_state = replay_state.replace(visit_count=visits)
     return HostTrainState(
-        learner=saved["learner"],
+        learner=saved["learner"].replace(extra=tuple(saved.get("extra", ()))),
         replay=replay_state,
         lanes=trainer.init_lanes(),
         **{name: run[name] for name in _COUNTERS},

@@ -47,7 +47,7 @@ class Trace:
 class Trainer(NamedTuple):
     """Training as pure functions; each may be vmapped over keys and environment parameters."""
 
-    init: Callable[..., TrainState]  # (key, env_params, demonstrations=None) -> state
+    init: Callable[..., TrainState]  # see `init`
     pretrain: Callable[..., tuple[TrainState, dict[str, Array]]]  # (state, num_updates)
     run: Callable[..., tuple[TrainState, Trace]]  # (state, env_params, num_iterations)
     steps_per_iteration: int  # agent steps, over all lanes
@@ -98,9 +98,16 @@ def make_trainer(
 
 
 def init(
-    parts: Parts, key: Array, env_params: Any, demonstrations: Row | None = None
+    parts: Parts,
+    key: Array,
+    env_params: Any,
+    demonstrations: Row | None = None,
+    demo_sizes: Array | None = None,
 ) -> TrainState:
-    """The state at the beginning of a run; the key is consumed."""
+    """The state at the beginning of a run; the key is consumed.
+
+    `demo_sizes`, `[D]` integers, are the rows of each demonstration; unless given, there is one.
+    """
     _, agent, replay, *_ = parts
     check_discounts(demonstrations, agent.gamma)
     num_lanes = replay.layout.num_lanes
@@ -108,9 +115,11 @@ def init(
     reset_lanes = jax.vmap(parts.env.reset, in_axes=(0, None))
     env_state, frame = reset_lanes(jax.random.split(reset_key, num_lanes), env_params)
     observation = jnp.repeat(frame[:, None], replay.stack, axis=1)
+    replay_state = replay.init(demonstrations)
+    learner = agent.init(learner_key, observation)
     return TrainState(
-        learner=agent.init(learner_key, observation),
-        replay=replay.init(demonstrations),
+        learner=agent.prepare(learner, replay_state, demo_sizes),
+        replay=replay_state,
         actor=agent.init_actor(num_lanes),
         env_state=env_state,
         observation=observation,

@@ -63,7 +63,7 @@ class Seen(NamedTuple):
 class HostTrainer(NamedTuple):
     """Training as compiled functions; each but `init` takes over the memory of its state."""
 
-    init: Callable[..., HostTrainState]  # (key, demonstrations=None) -> state
+    init: Callable[..., HostTrainState]  # (key, demonstrations=None, demo_sizes=None) -> state
     init_lanes: Callable[[], LaneState]
     begin: Callable[..., tuple[HostTrainState, Array]]  # `act`: (state, Seen) -> (.., actions [L])
     interact: Callable[..., tuple[HostTrainState, Array]]  # the same
@@ -87,9 +87,11 @@ def make_host_trainer(agent: Agent, replay: Replay, jit: Jit = _donating) -> Hos
     place = functools.partial(spread.placing, replay.mesh)
     compiled_init = jax.jit(place(functools.partial(init, agent, replay)))
 
-    def checked_init(key: Array, demonstrations: Row | None = None) -> HostTrainState:
+    def checked_init(
+        key: Array, demonstrations: Row | None = None, demo_sizes: Array | None = None
+    ) -> HostTrainState:
         check_discounts(demonstrations, agent.gamma)
-        return compiled_init(key, demonstrations)
+        return compiled_init(key, demonstrations, demo_sizes)
 
     def compiled(function: Callable[..., Any], *parts: Any) -> Callable[..., Any]:
         return jit(place(functools.partial(function, *parts)))
@@ -120,13 +122,21 @@ def init_lanes(agent: Agent, replay: Replay) -> LaneState:
 
 
 def init(
-    agent: Agent, replay: Replay, key: Array, demonstrations: Row | None = None
+    agent: Agent,
+    replay: Replay,
+    key: Array,
+    demonstrations: Row | None = None,
+    demo_sizes: Array | None = None,
 ) -> HostTrainState:
-    """The state at the beginning of a run."""
+    """The state at the beginning of a run.
+
+    `demo_sizes`, `[D]` integers, are the rows of each demonstration; unless given, there is one.
+    """
     lanes = init_lanes(agent, replay)
     network_key = jax.random.fold_in(key, KeyStream.NETWORK)
     learner = agent.init(network_key, lanes.observation)
     replay_state = replay.init(demonstrations)
+    learner = agent.prepare(learner, replay_state, demo_sizes)
     metrics = jax.eval_shape(agent.update, key, learner, replay_state, 0)[2]
     return HostTrainState(
         learner=learner,

@@ -7,6 +7,7 @@ python -m experiments.benchmark memory
 python -m experiments.benchmark gym
 python -m experiments.benchmark peers
 python -m experiments.benchmark seeds
+python -m experiments.benchmark updates
 """
 
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from .gym import gym
 from .peers import peers
 from .replay import memory, replay
 from .seeds import seeds
+from .updates import updates
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -33,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "gym": gym,
             "peers": peers,
             "seeds": seeds,
+            "updates": updates,
         },
         args=arguments,
         description=__doc__,

@@ -16,7 +16,7 @@ from .timing import measure
 
 def atari(
     game: str = "Breakout",
-    agent: Literal["bqfd", "dqfd", "dqn"] = "bqfd",
+    agent: Literal["bqfd", "ensemble_bqfd", "dqfd", "dqn"] = "bqfd",
     preset: Literal["laptop", "paper"] = "laptop",
     envs: int = 8,
     update_period: float = 4,

@@ -11,13 +11,14 @@ from bqfd_jax.runs.errors import UsageError
 # What each agent learns with; those that see no demonstrations are the same in all cells of a case.
 LEARNERS = {
     "bqfd": "bqfd",
+    "ensemble_bqfd": "ensemble_bqfd",
     "dqfd": "dqfd",
     "dqn": "dqn",
     "dqn_alone": "dqn",
     "bootstrapped": "bootstrapped",
     "tabular": "bqfd",
 }
-AgentName = Literal["bqfd", "dqfd", "dqn", "dqn_alone", "bootstrapped", "tabular"]
+AgentName = Literal["bqfd", "ensemble_bqfd", "dqfd", "dqn", "dqn_alone", "bootstrapped", "tabular"]
 _FULL = {
     "size": 20,
     "seeds": 5,

@@ -177,7 +177,7 @@ def draw(config: Config, maps: Maps, out: Path) -> None:
     ):
         means = {agent: values.mean(-1) for agent, values in regret.items()}
         seeing = [agent for agent in means if agent not in maps.repeated]
-        overview = [agent for agent in seeing if agent in ("bqfd", "dqfd", "dqn")]
+        overview = [agent for agent in seeing if agent in ("bqfd", "ensemble_bqfd", "dqfd", "dqn")]
         for suffix, agents in (("", seeing), ("_overview", overview)):
             if agents:
                 plots.heat_maps(

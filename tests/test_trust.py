@@ -1,0 +1,237 @@
+"""What ensemble BQfD and a learnt eta make of demonstrations."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import (
+    ABSURD,
+    NUM_ACTIONS,
+    NUM_STATES,
+    configure,
+    filled_replay,
+    make_batch,
+    make_rows,
+    mlp_network,
+    quick_jit,
+)
+
+from bqfd_jax import networks
+from bqfd_jax.agents import BqfdConfig, EnsembleBqfdConfig, make_agent, trust
+from bqfd_jax.agents.bqfd import expert_weight
+from bqfd_jax.replay import make_replay
+
+KEY = jax.random.key(0)
+OBSERVATION = jnp.zeros((1, 1), jnp.int32)
+NETWORK = mlp_network(NUM_STATES, NUM_ACTIONS)
+
+
+def known(*ends, eta=1.0, initial=1.0):
+    size = len(ends)
+    return trust.Trust(
+        ends=jnp.array(ends, jnp.int32),
+        log_eta=jnp.full(size, jnp.log(eta)),
+        weight=jnp.full(size, 0.6),
+        initial=jnp.float32(initial),
+    )
+
+
+# ------------------------------------------------------------------------- the scale of the prior
+
+
+def test_returns_set_the_scale_of_values():
+    rows = make_rows(
+        [
+            (0, 0, 1.0, 0.5, "first"),  # 1 + 0.5 x 8
+            (0, 0, 8.0, 0.0, ""),
+            (0, 0, 3.0, 0.5, "first"),  # what follows is unknown
+            (0, 0, ABSURD, 0.5, "last"),
+            (0, 0, ABSURD, 0.5, "first"),  # no demonstration's
+        ]
+    )
+    expected = np.sqrt((5.0**2 + 8.0**2 + 3.0**2) / 3)
+    assert trust.value_scale(rows, 4) == pytest.approx(expected, rel=1e-6)
+    small = rows.replace(reward=0.01 * rows.reward)
+    assert trust.value_scale(small, 3) == 1.0
+
+
+def prepared(rewards=1.0, **changes):
+    """A learner that was shown the demonstrations, their rewards multiplied."""
+    replay, state = filled_replay()
+    state = state.replace(rows=state.rows.replace(reward=rewards * state.rows.reward))
+    config = configure(EnsembleBqfdConfig, **changes)
+    agent = make_agent(NETWORK, config, replay)
+    return quick_jit(lambda: agent.prepare(agent.init(KEY, OBSERVATION), state))()
+
+
+def disagreement(params, *states):
+    """The mean variance of the priors alone."""
+    network = networks.prior_ensemble(NETWORK, 3)
+    seen = jnp.array(states)[:, None]
+    q = network.apply(params, seen) - network.apply(params | {"prior_scale": 0.0}, seen)
+    return float(jnp.mean(jnp.var(q, axis=1)))
+
+
+def test_priors_disagree_in_the_demonstrations_as_much_as_they_should():
+    found = prepared(prior_scale=0.5)
+    # Every state that the demonstrations start from, equally often but for chance; their returns
+    # have a root mean square of 1.31.
+    assert disagreement(found.params, 0, 1, 2, 3, 4) == pytest.approx((0.5 * 1.31) ** 2, rel=0.15)
+    scale = {factor: float(prepared(factor).params["prior_scale"]) for factor in (0.01, 1.0, 100.0)}
+    assert scale[100.0] == pytest.approx(100 * scale[1.0], rel=1e-4)
+    assert 0.5 * scale[1.0] < scale[0.01] < scale[1.0]
+    np.testing.assert_array_equal(found.target_params["prior_scale"], found.params["prior_scale"])
+
+
+@pytest.mark.parametrize("rewards", [0.01, 1.0, 100.0])
+def test_the_weight_begins_at_the_priors_variance_whatever_the_scale(rewards):
+    learner = prepared(rewards)
+    batch = make_batch(
+        observation=[0, 1, 2, 3, 4], action=[1, 2, 0, 1, 1], is_expert=np.ones(5, bool)
+    )
+    config = configure(EnsembleBqfdConfig)
+    q = networks.prior_ensemble(NETWORK, 3).apply(learner.params, batch.observation)
+    weight = np.asarray(expert_weight(config, batch, q[:, None], *learner.extra))
+    # No more than 0.6 anywhere, and 0.6 where members differ at least as much as on the average.
+    assert weight.max() == pytest.approx(0.6)
+    assert 0.2 < weight.mean() <= 0.6
+
+
+def test_without_demonstrations_nothing_is_set():
+    replay, state = filled_replay(demonstrations=False)
+    agent = make_agent(NETWORK, configure(EnsembleBqfdConfig), replay)
+    learner = agent.prepare(agent.init(KEY, OBSERVATION), state)
+    assert learner.params["prior_scale"] == 1.0
+
+
+# -------------------------------------------------------------------- which rows are whose
+
+
+def test_rows_belong_to_the_demonstration_that_they_lie_in():
+    found = trust.owner(known(3, 5), jnp.array([0, 2, 3, 4, 5, 99]))
+    assert found.tolist() == [0, 0, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("size", "longest"), [(20, 1), (200, 1), (4000, 10)])
+def test_a_tenth_of_each_demonstration_is_held_out(size, longest):
+    held = np.asarray(trust.is_held_out(known(size, 2 * size), jnp.arange(2 * size)))
+    for part in (held[:size], held[size:]):
+        assert part.sum() == size / 10
+    runs = np.diff(np.flatnonzero(np.diff(np.concatenate([[0], held, [0]]))))[::2]
+    assert runs.max() in (longest, 2 * longest)
+    # Not always at the same place of ten.
+    if size > 20:
+        assert len(set(np.flatnonzero(held)[::longest] // longest % 10)) > 4
+
+
+def test_held_out_rows_have_no_weight():
+    one = known(20)
+    index = jnp.arange(20)
+    batch = make_batch(action=np.zeros(20, int), index=index, path_visit_count=np.ones((20, 1)))
+    config = configure(BqfdConfig, learn_eta=True)
+    weight = np.asarray(expert_weight(config, batch, jnp.zeros((20, 1, 3)), one))[:, 0]
+    held = np.asarray(trust.is_held_out(one, index))
+    assert (weight[held] == 0).all()
+    assert (weight[~held] > 0).all()
+
+
+# -------------------------------------------------------------------------------- learning eta
+
+
+def held_out_batch(one, action, *, index=None):
+    rows = np.flatnonzero(np.asarray(trust.is_held_out(one, jnp.arange(int(one.ends[-1])))))
+    rows = rows if index is None else index
+    return make_batch(
+        action=np.resize(action, len(rows)), index=rows, is_expert=np.ones(len(rows), bool)
+    )
+
+
+def test_one_step_by_hand():
+    one = known(20, eta=2.0)
+    config = configure(BqfdConfig, learn_eta=True, eta_step_size=0.1)
+    q = jnp.broadcast_to(jnp.array([np.log(2) / 2, 0.0]), (2, 1, 2))
+    # pi(0) = 2/3 and d log pi / d log eta = eta (q(a) - sum_b pi(b) q(b)).
+    rise = np.log(2) * (1 - 2 / 3)
+    fall = np.log(2) * (0 - 2 / 3)
+    for action, slope in (([0, 0], rise), ([1, 1], fall), ([0, 1], (rise + fall) / 2)):
+        found = trust.learn_eta(config, one, q, held_out_batch(one, action))
+        assert found.log_eta[0] == pytest.approx(np.log(2) + 0.1 * slope, rel=1e-5)
+
+
+def test_only_held_out_rows_of_experts_count_and_each_for_its_demonstration():
+    one = known(20, 40)
+    config = configure(BqfdConfig, learn_eta=True)
+    held = np.flatnonzero(np.asarray(trust.is_held_out(one, jnp.arange(40))))
+    mine, others = held[held < 20], np.setdiff1d(np.arange(40), held)
+    q = jnp.broadcast_to(jnp.array([1.0, 0.0]), (len(mine), 1, 2))
+    moved = trust.learn_eta(config, one, q, held_out_batch(one, [0], index=mine)).log_eta
+    assert moved[0] > 0.001
+    assert moved[1] == 0.0
+    q = jnp.broadcast_to(jnp.array([ABSURD, 0.0]), (len(others), 1, 2))
+    batch = held_out_batch(one, [1], index=others)
+    assert not trust.learn_eta(config, one, q, batch).log_eta.any()
+    own = held_out_batch(one, [1], index=mine).replace(is_expert=jnp.zeros(len(mine), bool))
+    assert not trust.learn_eta(config, one, q[: len(mine)], own).log_eta.any()
+
+
+def test_eta_stays_in_its_bounds():
+    one = known(20, eta=1.0)
+    config = configure(BqfdConfig, learn_eta=True, eta_step_size=100.0, eta_bounds=(0.5, 2.0))
+    q = jnp.broadcast_to(jnp.array([1.0, 0.0]), (2, 1, 2))
+    for action, bound in ((0, 2.0), (1, 0.5)):
+        found = trust.learn_eta(config, one, q, held_out_batch(one, [action]))
+        assert np.exp(found.log_eta[0]) == pytest.approx(bound)
+
+
+def learn_from(labels, kind=BqfdConfig, updates=400, **changes):
+    """Etas while training on two demonstrations of 98 rows, episodes of seven states.
+
+    The action that is as good as its state's number pays, the others do not.
+    """
+    E = len(labels)
+    table = [
+        (s % 7, int(a), 0.3 * (a == s % 7 % NUM_ACTIONS), 0.9 * (s % 7 < 6), "first" * (s % 7 == 0))
+        for s, a in enumerate(labels)
+    ]
+    config = configure(
+        kind, learn_eta=True, learning_rate=0.01, n_step=1, eta=3.0, priority_epsilon=0.1, **changes
+    )
+    replay = make_replay(
+        frame_shape=(), frame_dtype=jnp.int32, rows_per_lane=8, num_demo_rows=E,
+        **config.replay_options(),
+    )  # fmt: skip
+    agent = make_agent(NETWORK, config, replay)
+
+    def run(key):
+        state = replay.init(make_rows(table))
+        learner = agent.prepare(agent.init(key, OBSERVATION), state, jnp.array([98, 98]))
+
+        def update(carry, key):
+            learner, state, _ = agent.update(key, *carry, jnp.int32(0))
+            return (learner, state), learner.extra[0].log_eta
+
+        return jax.lax.scan(update, (learner, state), jax.random.split(key, updates))[1]
+
+    return np.exp(np.asarray(quick_jit(run)(KEY)))
+
+
+@pytest.mark.parametrize(
+    "kind", [BqfdConfig, pytest.param(EnsembleBqfdConfig, marks=pytest.mark.slow)]
+)
+def test_labels_without_information_lose_trust_and_consistent_ones_keep_it(kind):
+    consistent = np.arange(98) % 7 % NUM_ACTIONS
+    random = np.random.default_rng(0).integers(0, NUM_ACTIONS, 98)
+    # Visits that hardly lower the weight: the worst case for labels that explain themselves.
+    changes = {"beta": 1e6} if kind is BqfdConfig else {}
+    good, bad = learn_from(np.concatenate([consistent, random]), kind, **changes).T
+    assert good[-1] > 4.0
+    assert bad[-1] < 1.5
+    assert good.max() < 30.01
+
+
+def test_a_config_without_trust_remembers_nothing():
+    replay, _ = filled_replay()
+    for config in (configure(BqfdConfig), dataclasses.replace(configure(BqfdConfig), eta=1.0)):
+        assert make_agent(NETWORK, config, replay).init(KEY, OBSERVATION).extra == ()
