@@ -15,6 +15,7 @@ _EXPERIMENTS = {
     "deep-sea": ("deep_sea", "the paper's first experiment: a treasure or a bomb"),
     "tabular": ("tabular", "the paper's tabular algorithms and the exact filter"),
     "expert-quality": ("expert_quality", "a map of how imperfect an expert may be"),
+    "sweep": ("sweep", "many runs side by side: games, agents, seeds, options; here or on Ray"),
     "demos": ("demos", "record, plan, import or show demonstrations"),
     "benchmark": ("benchmark", "speed and memory"),
 }

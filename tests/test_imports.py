@@ -244,7 +244,9 @@ def foreign(module, names):
 
 
 def test_experiments_are_packages_that_can_be_run():
-    assert {"atari", "gym", "deep_sea", "expert_quality", "tabular", "demos", "benchmark"} == NAMES
+    assert {
+        "atari", "gym", "deep_sea", "expert_quality", "tabular", "demos", "benchmark", "sweep",
+    } == NAMES  # fmt: skip
     for name in NAMES:
         assert f"experiments.{name}.__main__" in EXPERIMENT_MODULES
     assert {path.name for path in EXPERIMENTS.glob("*.py")} == {

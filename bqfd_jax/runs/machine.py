@@ -10,7 +10,7 @@ from bqfd_jax.replay import Replay
 from bqfd_jax.runs.errors import UsageError
 
 # What a run needs beside its replay: the network, its gradients, the environments.
-_AROUND_THE_REPLAY = 1.0e9
+AROUND_THE_REPLAY = 1.0e9
 
 
 def peak_memory_gb() -> float:
@@ -34,11 +34,11 @@ def check_memory(replay: Replay, copies: int = 1) -> None:
     """Raises `UsageError` for a replay that will not fit, or not so many times."""
     # Devices of an accelerator have memory of their own, and the others hold as much as the first.
     share = 1 if replay.mesh is None or jax.default_backend() == "cpu" else replay.mesh.size
-    needed = copies * replay.num_bytes / share + _AROUND_THE_REPLAY
+    needed = copies * replay.num_bytes / share + AROUND_THE_REPLAY
     available = available_memory()
     if available is None or needed <= available:
         return
-    room = (available - _AROUND_THE_REPLAY) * share / (copies * replay.num_bytes)
+    room = (available - AROUND_THE_REPLAY) * share / (copies * replay.num_bytes)
     rows = int(room * replay.layout.num_rows) // 1000 * 1000
     advice = f"set replay_rows to {rows} or less" if rows > 0 else "free some memory"
     what = f"the replay of {replay.layout.num_rows:,} rows needs"
