@@ -259,7 +259,8 @@ def test_a_status_is_read_from_the_runs_own_files(tmp_path):
 def test_the_table_puts_what_matters_first_and_counts_the_rest():
     found = [Status(f"w{i}", "waiting", steps=10) for i in range(30)]
     found += [Status("f", "waiting", steps=10), Status("r", "running", 5, 10, 0.25, 2.0)]
-    found = with_outcomes(found, {"f": Outcome("failed", "no such game")})
+    outcomes = {"f": Outcome("failed", "no such game"), "w3": Outcome("stopped")}
+    found = with_outcomes(found, outcomes)
     lines = table(found, most=3).splitlines()
     assert lines[1].split() == ["f", "failed", "-", "-", "-", "-"]
     assert " ".join(lines[2].split()) == "r running 5 of 10 0.250 2 2 s"
@@ -392,7 +393,7 @@ def test_a_run_that_no_node_can_take_is_refused():
 TINY = shlex.split(
     "--env gym_probes:bqfd-Probe-v0 --steps 80 --demo-quality bad --demo-steps 30 --envs 4 "
     "--update-period 4 --learning-starts 40 --log-period 40 --eval-period 40 --eval-episodes 2 "
-    "--hidden 8 --no-video --dqn.batch-size 8"
+    "--hidden 8 --no-video --dqn.batch-size 8 --no-eval-in-background"
 )
 
 

@@ -25,7 +25,7 @@ MAX_REPLAY_ROWS = 1_000_000
 # What may differ between a run and its continuation.
 _NOT_RESULT = (
     "out", "resume", "checkpoint_period", "keep_checkpoints", "tensorboard", "video",
-    "seeds_per_program",
+    "seeds_per_program", "eval_in_background",
 )  # fmt: skip
 # Options that a clone, which takes no steps, has no use for.
 NOT_FOR_CLONES = (
@@ -81,6 +81,9 @@ class RunConfig:
     eval_target: bool = True
     """Play evaluations with the target network: where it follows the online network slowly, it is
     an average of the last ones and errs less."""
+    eval_in_background: bool = False
+    """Play evaluations in a process beside the training, which need not wait for them, on a CPU. A
+    run that was begun so goes on so."""
     final_steps: int = 10_000
     """The final score is that of all evaluations in the last so many agent steps, and at most in
     the last fifth of the training."""
@@ -231,6 +234,10 @@ class RunConfig:
         checks.at_most(2**32 - self.seeds_per_program, seed=self.seed)
         checks.within(0.001, 1e6, update_period=self.update_period)
         checks.within(0, 1, eval_epsilon=self.eval_epsilon)
+        if self.eval_in_background:
+            expected = "1 with evaluations in the background"
+            seeds = self.seeds_per_program
+            checks.require(seeds == 1, "seeds_per_program", seeds, expected)
         if not self.demo or ("none" in self.demo and len(self.demo) > 1):
             raise checks.OptionError(
                 "demo", " ".join(self.demo) or "empty", "demonstrations, or none"

@@ -1,7 +1,11 @@
 """What the machine has to give: memory, and a time in words."""
 
+import importlib.metadata
+import os
+import platform
 import resource
 import sys
+from pathlib import Path
 
 import jax
 
@@ -49,6 +53,37 @@ def check_memory(replay: Replay, copies: int = 1) -> None:
         f"{what} {needed / 1e9:.1f} GB with all around it, but only {available / 1e9:.1f} GB are "
         f"free; {advice}"
     )
+
+
+def describe() -> dict[str, str | int]:
+    """Versions and hardware, for whoever wants to repeat a run; nothing that tells whose it is."""
+    device = jax.devices()[0]
+    packages = {name: _version(name) for name in ("bqfd-jax", "jax", "jaxlib")}
+    return packages | {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "device": f"{jax.device_count()} x {device.device_kind} ({device.platform})",
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or "unknown"
 
 
 def duration(seconds: float) -> str:

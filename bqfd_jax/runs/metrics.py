@@ -144,7 +144,8 @@ def _end_of_last_line(path: Path, end: int) -> int:
 def _step_after(path: Path) -> int:
     """The first step not in the file, from which TensorBoard is to forget an earlier attempt."""
     steps = [row["step"] for row in read_jsonl(path) if row.get("step") is not None]
-    return int(steps[-1]) + 1 if steps else 0
+    # Rows of evaluations may come late.
+    return int(max(steps)) + 1 if steps else 0
 
 
 def check_tensorboard(wanted: bool) -> None:

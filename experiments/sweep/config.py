@@ -50,6 +50,8 @@ class SweepConfig:
     """Cores of each run; the machine's divided by the workers unless given, on a cluster 1."""
     gpus: float = 0.0
     """GPUs of each run; 0.5 puts two runs on one."""
+    eval_in_background: bool = True
+    """Play evaluations in a process beside each run's training."""
     dashboard: bool = False
     """Ray's dashboard, on this machine only."""
     list: bool = False
@@ -80,7 +82,7 @@ def run_arguments(config: SweepConfig, cell: Cell, rest: Sequence[str]) -> "list
     """What the single command would take for a cell, `rest` being what all cells share."""
     if named := sorted(_SETTLED & {part.partition("=")[0] for part in rest}):
         raise UsageError(f"{', '.join(named)}: the sweep decides that for each run")
-    shared = list(rest)
+    shared = [*rest, f"--{'' if config.eval_in_background else 'no-'}eval-in-background"]
     if config.steps is not None and AGENTS[cell.agent].config is not CloneConfig:
         shared = ["--steps", str(config.steps), *shared]
     return arguments(cell, config.kind, shared, config.out)

@@ -10,7 +10,7 @@ from typing import Any
 from bqfd_jax.files import FileError, read_json
 from bqfd_jax.runs import text
 from bqfd_jax.runs.machine import duration
-from bqfd_jax.runs.sweep.cell import attempts_of
+from bqfd_jax.runs.sweep.cell import Outcome, attempts_of
 from bqfd_jax.runs.sweep.grid import Cell
 
 # In this order in the table; of `done` and `waiting` only so many as there is room for.
@@ -136,11 +136,13 @@ def _row(one: Status) -> tuple[str, ...]:
     )
 
 
-def with_outcomes(statuses: Sequence[Status], outcomes: Mapping[str, Any]) -> list[Status]:
+def with_outcomes(statuses: Sequence[Status], outcomes: Mapping[str, Outcome]) -> list[Status]:
     """What is read from files, corrected by what an engine knows; names are the keys."""
+    # What was stopped before it began, and so without a word, is as it was before.
+    known = {name: one for name, one in outcomes.items() if one != Outcome("stopped")}
     return [
-        dataclasses.replace(one, state=outcomes[one.name].state, why=outcomes[one.name].why)
-        if one.name in outcomes
+        dataclasses.replace(one, state=known[one.name].state, why=known[one.name].why)
+        if one.name in known
         else one
         for one in statuses
     ]
