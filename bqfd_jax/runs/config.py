@@ -18,13 +18,13 @@ from bqfd_jax.agents.presets import AGENTS, AgentName
 from bqfd_jax.replay import make_mesh
 from bqfd_jax.runs import stored
 from bqfd_jax.runs.errors import UsageError
-from bqfd_jax.runs.metrics import check_tensorboard
+from bqfd_jax.runs.mirrors import WandbMode, check_trackers
 from bqfd_jax.types import LearnerState, Params
 
 MAX_REPLAY_ROWS = 1_000_000
 # What may differ between a run and its continuation.
 _NOT_RESULT = (
-    "out", "resume", "checkpoint_period", "keep_checkpoints", "tensorboard", "video",
+    "out", "resume", "checkpoint_period", "keep_checkpoints", "tensorboard", "wandb", "video",
     "seeds_per_program", "eval_in_background",
 )  # fmt: skip
 # Options that a clone, which takes no steps, has no use for.
@@ -106,6 +106,9 @@ class RunConfig:
     """Film one evaluation episode in the end, if the environment can be rendered."""
     tensorboard: bool = False
     """Also write TensorBoard files (needs the extra `tensorboard`)."""
+    wandb: WandbMode = "off"
+    """Also tell Weights & Biases (needs the extra `wandb`); `offline` takes neither an account nor
+    a network and leaves files in the run folder for `wandb sync`."""
     out: Path | None = None
     """Run folder; a new one below runs/ unless given."""
     resume: bool = False
@@ -242,7 +245,8 @@ class RunConfig:
             raise checks.OptionError(
                 "demo", " ".join(self.demo) or "empty", "demonstrations, or none"
             )
-        check_tensorboard(self.tensorboard)
+        checks.one_of(("off", "offline", "online"), wandb=self.wandb)
+        check_trackers(tensorboard=self.tensorboard, wandb=self.wandb)
 
     def _check_devices(self) -> None:
         batch_size = self.agent_config.batch_size

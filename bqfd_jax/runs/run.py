@@ -69,7 +69,13 @@ def prepared(job: Job, sink: Sink) -> Iterator[Journal]:
     )
     with folder.sole_use(out):
         files.write_json(out / "machine.json", machine.describe())
-        journal = Journal(out, sink, keep=config.keep_checkpoints, tensorboard=config.tensorboard)
+        journal = Journal(
+            out,
+            sink,
+            keep=config.keep_checkpoints,
+            tensorboard=config.tensorboard,
+            wandb=config.wandb,
+        )
         try:
             yield journal
         finally:

@@ -195,9 +195,12 @@ def _with_variants(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def different(runs: Sequence[Entry]) -> list[str]:
-    """Options that have not the same value in all runs."""
-    names = dict.fromkeys(name for entry in runs for name in entry.options)
-    return [name for name in names if len({said(run.options.get(name)) for run in runs}) > 1]
+    """Options that have not the same value in all runs that have them: agents have their own."""
+    values: dict[str, set[str]] = defaultdict(set)
+    for entry in runs:
+        for name, value in entry.options.items():
+            values[name].add(said(value))
+    return [name for name, found in values.items() if len(found) > 1]
 
 
 def said(value: Any) -> str:

@@ -81,7 +81,7 @@ def score_table(entries: Sequence[Entry]) -> Html:
             strong = tag("span", told, class_="best") if score and score is best else told
             cells.append(joined([strong, *(tag("small", one) for one in small if one)]))
         rows.append([title, *cells])
-    head = ["game" if len(rows) > 1 else "", *map(tables.shown, columns)]
+    head = ["game", *map(tables.shown, columns)]
     note = (
         "Mean score of the evaluations in the last part of the training, over seeds, ± the mean "
         "of the seeds' own deviations over episodes, as in the paper's Table 1. Bold: the highest."
@@ -162,9 +162,7 @@ def games(entries: Sequence[Entry], out: Path, *, films: bool) -> Html:
         pictures = []
         if curve := figures.learning_curve(runs):
             shown = tag("figcaption", "Evaluation score: mean over seeds, and their deviation")
-            pictures.append(
-                tag("figure", shown, image(curve, f"Learning curves of {title}"), class_="main")
-            )
+            pictures.append(tag("figure", shown, image(curve, f"Learning curves of {title}")))
         pictures += [
             tag("figure", tag("figcaption", name.capitalize()), image(drawn, f"{name}, {title}"))
             for name, drawn in figures.usage_curves(runs).items()
@@ -211,12 +209,12 @@ def what_was_run(entries: Sequence[Entry]) -> Html:
     if rows:
         head = ("option", "value: where")
         parts += [tag("h3", "Options that differ"), table(head, rows)]
-    shared = {name: value for name, value in begun[0].options.items() if name not in names}
+    shared = {k: v for entry in begun for k, v in entry.options.items() if k not in names}
     same = [
         (tag("code", name), tag("td", said(value), class_="loose"))
         for name, value in shared.items()
     ]
-    told = tag("summary", f"{len(same)} options that all runs share")
+    told = tag("summary", f"{len(same)} options that all runs share which have them")
     parts.append(tag("details", told, table(("option", "value"), same)))
     return tag("section", *parts, id="what")
 
@@ -227,9 +225,6 @@ def _values(runs: Sequence[Entry], name: str) -> Html:
     for entry in runs:
         if name in entry.options:
             by_value.setdefault(said(entry.options[name]), []).append(entry)
-    if len(by_value) == 1:
-        ((value, own),) = by_value.items()
-        return joined([value, tag("small", _who(own, runs))])
     return joined(
         [joined([value, tag("small", _who(own, runs))]) for value, own in by_value.items()]
     )

@@ -12,7 +12,7 @@ body { margin: 0; background: var(--back); color: var(--ink);
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
 main { max-width: 1120px; margin: 0 auto; padding: 28px 20px 60px; }
 h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 4px; overflow-wrap: anywhere; }
-h2 { font-size: 1.2rem; margin: 0 0 12px; }
+h2 { font-size: 1.2rem; margin: 0 0 12px; overflow-wrap: anywhere; }
 h3 { font-size: 1rem; margin: 18px 0 8px; overflow-wrap: anywhere; }
 p { margin: 0 0 10px; } a { color: var(--accent); }
 .lead, .note, figcaption { color: var(--soft); } .note { font-size: .875rem; }
@@ -38,9 +38,8 @@ td.number, th.number { text-align: right; padding-left: 14px; padding-right: 0; 
 .alarm ul { margin: 0; padding-left: 1.1rem; overflow-wrap: anywhere; }
 figure { margin: 0; } figure img { display: block; width: 100%; height: auto; background: #fff;
   border-radius: 6px; } figcaption { font-size: .875rem; margin: 2px 0 8px; }
-.game { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(300px, 100%), 1fr));
-  gap: 14px; align-items: start; }
-.game .main { grid-column: 1 / -1; max-width: 760px; }
+.game { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(400px, 100%), 1fr));
+  gap: 16px 24px; align-items: start; } .game figure { max-width: 640px; }
 .films { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(220px, 100%), 1fr));
   gap: 14px; margin-top: 12px; }
 video { display: block; width: 100%; max-height: 320px; background: #000; border-radius: 6px; }

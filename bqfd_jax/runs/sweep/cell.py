@@ -6,6 +6,8 @@ it cannot work.  Everything else is in the run folder, where a single command wo
 """
 
 import dataclasses
+import os
+import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -83,7 +85,8 @@ def attempt(task: Task, train: Train) -> Outcome:
 def _noted(task: Task, attempts: MetricsWriter) -> Iterator[list[Outcome]]:
     """Writes down that an attempt begins and how it ends; one that dies leaves the first alone."""
     step = last_step(task.config.out)
-    attempts.write({"sweep": task.sweep, "began": time.time(), "step": step})
+    who = {"pid": os.getpid(), "node": platform.node()}
+    attempts.write({"sweep": task.sweep, "began": time.time(), "step": step, **who})
     ended: list[Outcome] = []
     yield ended
     (outcome,) = ended
