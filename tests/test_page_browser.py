@@ -80,6 +80,10 @@ def test_the_page_fits_plays_and_asks_nobody(browser, page, name):
     )
     assert len(pictures) == 3 * 4
     assert min(pictures) > 100
+    posters = browser.execute_script(
+        "return [...document.querySelectorAll('video')].map(v => v.poster.slice(0, 15))"
+    )
+    assert set(posters) == {"data:image/png;"}
     # Films play.
     browser.execute_script("const v = document.querySelector('video'); v.muted = true; v.play()")
     end = time.monotonic() + 30

@@ -1,17 +1,18 @@
 """The pictures of a report, as texts that a page can hold."""
 
 import base64
+import io
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.image import imsave
 
-from bqfd_jax.runs import plots
+from bqfd_jax.runs import plots, video
 from bqfd_jax.runs.page.collect import Entry
 from bqfd_jax.runs.page.numbers import labels
 from bqfd_jax.runs.page.tables import shown
-from bqfd_jax.runs.report import references
 
 # Curves of metrics that tell how demonstrations are used: title -> which names of metrics.
 _USES: dict[str, Callable[[str], bool]] = {
@@ -28,6 +29,16 @@ def data_uri(content: bytes, kind: str) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
+def film_still(path: Path) -> str | None:
+    """A picture from the middle of a film, to be seen before it plays; None if there is none."""
+    frame = video.middle_frame(path)
+    if frame is None:
+        return None
+    written = io.BytesIO()
+    imsave(written, frame, format="png")
+    return data_uri(written.getvalue(), "image/png")
+
+
 def learning_curve(runs: Sequence[Entry]) -> str | None:
     """Evaluation scores of a game over training; None if nobody has been evaluated."""
     curves = {}
@@ -36,8 +47,9 @@ def learning_curve(runs: Sequence[Entry]) -> str | None:
         points = [([e["step"] for e in one], [e["mean"] for e in one]) for one in own]
         if points:
             curves[shown(label)] = mean_curve(points)
-    summaries = [entry.summary for entry in runs if entry.summary is not None]
-    return _drawn(curves, "evaluation score", references(summaries)) if curves else None
+    shown_scores = [e.summary["demo"]["score"] for e in runs if e.summary and e.summary.get("demo")]
+    heights = {"demonstrations, mean": float(np.mean(shown_scores))} if shown_scores else {}
+    return _drawn(curves, "evaluation score", heights) if curves else None
 
 
 def usage_curves(runs: Sequence[Entry]) -> dict[str, str]:

@@ -53,11 +53,12 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]], *, numbers: 
     """A table that is scrolled where it is too wide.
 
     Args:
-      head: names of the columns.
+      head: names of the columns; none: no head.
       rows: their cells; a cell that is a `<td>` stays as it is.
       numbers: how many of the last columns are numbers.
     """
-    first = len(head) - numbers
+    rows = list(rows)
+    first = max(map(len, rows), default=0) - numbers
 
     def cell(name: str, part: object, column: int) -> Html:
         if isinstance(part, Html) and part.startswith("<td"):
@@ -66,7 +67,8 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]], *, numbers: 
 
     body = [tag("tr", *(cell("td", part, i) for i, part in enumerate(row))) for row in rows]
     top = tag("tr", *(cell("th", part, i) for i, part in enumerate(head)))
-    return tag("div", tag("table", tag("thead", top), tag("tbody", *body)), class_="wide")
+    shown = [tag("thead", top)] if head else []
+    return tag("div", tag("table", *shown, tag("tbody", *body)), class_="wide")
 
 
 def scale(value: float, low: float, high: float, *, ends: tuple[float, float], mark: float) -> Html:

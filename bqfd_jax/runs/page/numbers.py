@@ -72,6 +72,12 @@ def labels(entries: Sequence[Entry]) -> list[str]:
     return [label for _, label in sorted(found)]
 
 
+def ordered(entries: Sequence[Entry]) -> list[Entry]:
+    """By game, agent and seed."""
+    order = {label: number for number, label in enumerate(labels(entries))}
+    return sorted(entries, key=lambda one: (one.title, order[one.label], one.seed))
+
+
 def scores(entries: Sequence[Entry]) -> dict[tuple[str, str], Score]:
     """What came of each game and agent that was asked for, by (title, label)."""
     found = {}

@@ -45,7 +45,7 @@ def troubles(entries: Sequence[Entry]) -> Html:
     ):
         own = [entry for entry in entries if entry.state == state]
         if own:
-            listed = [tag("li", _named(entry), _because(entry)) for entry in own]
+            listed = [tag("li", _named(entry), _because(entry)) for entry in numbers.ordered(own)]
             told = tag("ul", *listed)
             if len(own) > 8:
                 told = tag("details", tag("summary", f"all {len(own)}"), told)
@@ -190,7 +190,8 @@ def _films(runs: Sequence[Entry], out: Path) -> Html:
         caption = (
             f"{tables.shown(label)}, seed {entry.seed}, score {text.score(entry.final['mean'])}"
         )
-        film = tag("video", src=source, controls="", muted="", preload="metadata", playsinline="")
+        seen = {"controls": "", "playsinline": "", "preload": "none"}
+        film = tag("video", src=source, poster=figures.film_still(path), **seen)
         found.append(tag("figure", film, tag("figcaption", caption)))
     if not found:
         return Html("")
@@ -214,7 +215,7 @@ def what_was_run(entries: Sequence[Entry]) -> Html:
         (tag("code", name), tag("td", said(value), class_="loose"))
         for name, value in shared.items()
     ]
-    told = tag("summary", f"{len(same)} options that all runs share which have them")
+    told = tag("summary", f"{len(same)} options that do not differ")
     parts.append(tag("details", told, table(("option", "value"), same)))
     return tag("section", *parts, id="what")
 
@@ -258,13 +259,13 @@ def _machines(entries: Sequence[Entry]) -> Html:
         mean = duration(seconds / len(done))
         rows.append(("time of the finished runs", f"{duration(seconds)} in all, {mean} each"))
         rows.append(("most memory", f"{max(s['peak_memory_gb'] for s in done):.1f} GB"))
-    return table(("", ""), rows) if rows else Html("")
+    return table((), rows) if rows else Html("")
 
 
 def run_list(entries: Sequence[Entry], out: Path) -> Html:
     """Every run with its state, score, time and files."""
     rows = []
-    for entry in entries:
+    for entry in numbers.ordered(entries):
         last = entry.evaluations[-1]["mean"] if entry.evaluations else None
         shown = entry.final["mean"] if entry.final else last
         seconds = entry.summary["seconds"] if entry.summary else None

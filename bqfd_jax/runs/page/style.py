@@ -52,6 +52,6 @@ video { display: block; width: 100%; max-height: 320px; background: #000; border
 details { margin-top: 10px; } summary { cursor: pointer; color: var(--accent); }
 code { font: .875em ui-monospace, "DejaVu Sans Mono", monospace; overflow-wrap: anywhere; }
 @media (max-width: 560px) { main { padding: 18px 10px 40px; } section { padding: 14px 12px; }
-  h1 { font-size: 1.4rem; } th, td { padding-right: 10px; } }
+  h1 { font-size: 1.4rem; } th, td { padding-right: 10px; } .scale { min-width: 110px; } }
 @media print { section { break-inside: avoid; } body { background: #fff; } }
 """
