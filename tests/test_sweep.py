@@ -290,6 +290,32 @@ def test_a_worker_has_as_many_threads_as_cores_and_its_share_of_a_gpu():
     assert shared["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.450"
 
 
+class Nodes:
+    """A Ray with one node."""
+
+    def __init__(self, **resources):
+        self._resources = resources
+
+    def nodes(self):
+        dead = {"Alive": False, "Resources": {"CPU": 99.0, "memory": 1e12, "GPU": 9.0}}
+        return [dead, {"Alive": True, "Resources": self._resources}]
+
+
+@pytest.mark.parametrize(
+    ("there", "settings", "expected"),
+    [
+        (0, {"workers": 2}, 0),
+        (1, {"workers": 2}, 0.5),
+        (4, {"workers": 2}, 1),
+        (8, {"workers": 2, "gpus": 0}, 0),
+        (2, {"address": "auto", "workers": 9}, 1),
+        (0, {"address": "auto"}, 0),
+    ],
+)
+def test_gpus_are_shared_unless_somebody_says_how(there, settings, expected):
+    assert on_ray.settled(Nodes(GPU=there), on_ray.Resources(**settings)).gpus == expected
+
+
 class FakeRay:
     """Does every task at once, in this process; enough to try what the driver does."""
 
@@ -377,15 +403,13 @@ def test_to_stop_leaves_a_file_and_cancels_what_has_not_begun(task):
 
 
 def test_a_run_that_no_node_can_take_is_refused():
-    class Nodes:
-        def nodes(self):
-            return [{"Alive": True, "Resources": {"CPU": 4.0, "memory": 3e9}}]
-
-    on_ray.check_fits(Nodes(), on_ray.Resources(cpus=4), {"small": int(2e9)})
+    small = Nodes(CPU=4.0, memory=3e9)
+    wanted = on_ray.Resources(cpus=4, gpus=0)
+    on_ray.check_fits(small, wanted, {"small": int(2e9)})
     with pytest.raises(UsageError, match=r"no node can take large: it needs .* and 4.0 GB"):
-        on_ray.check_fits(Nodes(), on_ray.Resources(cpus=4), {"large": int(4e9)})
+        on_ray.check_fits(small, wanted, {"large": int(4e9)})
     with pytest.raises(UsageError, match="1 GPUs"):
-        on_ray.check_fits(Nodes(), on_ray.Resources(gpus=1), {"small": 0})
+        on_ray.check_fits(small, on_ray.Resources(gpus=1), {"small": 0})
 
 
 # --- The command ---
@@ -417,6 +441,11 @@ def test_one_cell_is_run_by_its_number_and_once(tmp_path, run_here):
     code, text = run_here(lambda: sweep([*options, "--list"]))
     states = [line.split()[1] for line in text.strip().splitlines()]
     assert states == ["waiting", "done", "waiting", "waiting"]
+    # One that cannot work says so, there and in a report.
+    code, text = run_here(lambda: sweep([*options, "--index", "0", "--eval-episodes", "5000"]))
+    assert (code, "must be at most 1000" in text) == (2, True)
+    code, text = run_here(lambda: sweep([*options, "--list"]))
+    assert text.split()[:2] == ["0", "failed"]
     code, text = run_here(lambda: sweep([*options, "--index", "4"]))
     assert (code, "--index is 4, but must be in [0, 3]" in text) == (2, True)
     # All that was asked for is there: Ray is not even looked for.

@@ -92,7 +92,7 @@ def test_workers_and_nodes_may_die_and_nothing_is_lost(cluster, tmp_path):
         }.items()
     }
     memory = dict.fromkeys(tasks, 10**8)
-    resources = on_ray.Resources(address=cluster.address, busy_seconds=1.0)
+    resources = on_ray.Resources(address=cluster.address, gpus=0, busy_seconds=1.0)
     tasks["busy"].config.out.mkdir()
     killed, until = [], time.monotonic() + PATIENCE
     with on_ray.cluster(resources) as ray, ExitStack() as held:

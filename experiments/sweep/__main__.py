@@ -22,9 +22,16 @@ import tyro
 
 from bqfd_jax import console
 from bqfd_jax.runs.config import RunConfig
-from bqfd_jax.runs.errors import RunError, Stopped, UsageError
+from bqfd_jax.runs.errors import FolderBusyError, RunError, Stopped, UsageError
 from bqfd_jax.runs.sweep import needs, on_ray
-from bqfd_jax.runs.sweep.cell import Task, config_to_go_on, is_finished, logs_of
+from bqfd_jax.runs.sweep.cell import (
+    Task,
+    config_to_go_on,
+    forget_failure,
+    is_finished,
+    logs_of,
+    note_failure,
+)
 from bqfd_jax.runs.sweep.grid import Cell, command, write_cells
 from bqfd_jax.runs.sweep.status import Status, status, with_outcomes
 
@@ -78,13 +85,21 @@ def _run_one(config: SweepConfig, runs: Mapping[Cell, RunConfig]) -> None:
     cells = list(runs)
     if not 0 <= config.index < len(cells):
         raise UsageError(f"--index is {config.index}, but must be in [0, {len(cells) - 1}]")
-    run = runs[cells[config.index]]
+    cell = cells[config.index]
+    run, logs = runs[cell], logs_of(config.out, cell.folder)
     if is_finished(run):
         print(f"{run.out} is finished already")
         return
+    forget_failure(logs)
     console.keep_compiled()
-    with console.terminal() as sink:
-        commands.train(config_to_go_on(run), sink)
+    try:
+        with console.terminal() as sink:
+            commands.train(config_to_go_on(run), sink)
+    except (Stopped, FolderBusyError):
+        raise
+    except Exception as error:
+        note_failure(logs, str(error) or type(error).__name__)
+        raise
 
 
 def _run_all(config: SweepConfig, runs: Mapping[Cell, RunConfig]) -> None:
@@ -102,6 +117,7 @@ def _run_all(config: SweepConfig, runs: Mapping[Cell, RunConfig]) -> None:
     memory = _memory(missing)
     print(f"{len(missing)} of {len(runs)} runs to do in {config.out}; starting Ray ...", flush=True)
     with on_ray.cluster(resources) as ray:
+        resources = on_ray.settled(ray, resources)
         on_ray.check_fits(ray, resources, memory)
         # After Ray, which would take the signals otherwise.
         with console.terminal("all runs, after a checkpoint of each") as sink:

@@ -48,8 +48,9 @@ class SweepConfig:
     its nodes must have this package and see --out."""
     cpus: float | None = None
     """Cores of each run; the machine's divided by the workers unless given, on a cluster 1."""
-    gpus: float = 0.0
-    """GPUs of each run; 0.5 puts two runs on one."""
+    gpus: float | None = None
+    """GPUs of each run, 0.5 puts two runs on one; unless given, the machine's divided by the
+    workers, on a cluster one if it has any."""
     eval_in_background: bool = True
     """Play evaluations in a process beside each run's training."""
     dashboard: bool = False

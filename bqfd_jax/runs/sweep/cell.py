@@ -91,7 +91,7 @@ def _noted(task: Task, attempts: MetricsWriter) -> Iterator[list[Outcome]]:
     yield ended
     (outcome,) = ended
     if outcome.state == "failed":
-        files.write_json(task.logs / "failed.json", {"why": outcome.why, "when": time.time()})
+        note_failure(task.logs, outcome.why)
     attempts.write({"sweep": task.sweep, "ended": time.time(), "state": outcome.state})
 
 
@@ -105,7 +105,7 @@ def _attempt(task: Task, train: Train, sink: Sink) -> Outcome:
             return Outcome("done")
         if (deaths := deaths_without_progress(task)) >= MAX_DEATHS:
             return Outcome("failed", f"its process died {deaths} times without coming further")
-        (task.logs / "failed.json").unlink(missing_ok=True)
+        forget_failure(task.logs)
         train(config_to_go_on(config), sink)
         return Outcome("done")
     except FolderBusyError as error:
@@ -118,6 +118,17 @@ def _attempt(task: Task, train: Train, sink: Sink) -> Outcome:
         why = str(error) or type(error).__name__
         sink.warn(why)
         return Outcome("failed", why)
+
+
+def note_failure(logs: Path, why: str) -> None:
+    """Writes down why a run cannot work, for tables and reports."""
+    logs.mkdir(parents=True, exist_ok=True)
+    files.write_json(logs / "failed.json", {"why": why, "when": time.time()})
+
+
+def forget_failure(logs: Path) -> None:
+    """The run is tried again."""
+    (logs / "failed.json").unlink(missing_ok=True)
 
 
 def config_to_go_on(config: RunConfig) -> RunConfig:

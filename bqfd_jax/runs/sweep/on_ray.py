@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -28,8 +27,6 @@ _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Else Ray puts the machine's outside address in the place of 127.0.0.1, and listens there.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    # What a task without GPUs should see of them is for jax to decide, not for a warning.
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # Its own metrics, which nobody reads here, would have listeners of their own.
     "RAY_enable_metrics_collection": "0",
 }
@@ -42,7 +39,7 @@ class Resources:
     workers: int = 1  # runs side by side on this machine; a cluster decides by itself
     address: str | None = None  # of a cluster; None: a Ray of our own, on loopback only
     cpus: float = 1  # of each run
-    gpus: float = 0  # of each run
+    gpus: float | None = None  # of each run; None: as many as there are for it, one at most
     dashboard: bool = False  # of a Ray of our own
     busy_seconds: float = 30.0  # after which a folder that was in use is tried again
 
@@ -83,6 +80,16 @@ def cluster(resources: Resources) -> Iterator[ModuleType]:
         ray.shutdown()
 
 
+def settled(ray: ModuleType, resources: Resources) -> Resources:
+    """The same with a number of GPUs, by what the nodes have."""
+    if resources.gpus is not None:
+        return resources
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    most = max((node.get("GPU", 0) for node in nodes), default=0)
+    share = most / resources.workers if resources.address is None else most
+    return dataclasses.replace(resources, gpus=min(share, 1))
+
+
 def environment(resources: Resources) -> dict[str, str]:
     """Environment variables of a worker: as many threads as it has cores.
 
@@ -90,7 +97,7 @@ def environment(resources: Resources) -> dict[str, str]:
     """
     threads = str(max(1, int(resources.cpus)))
     settings = {"NPROC": threads, "OMP_NUM_THREADS": threads}
-    if 0 < resources.gpus < 1:
+    if 0 < (resources.gpus or 0) < 1:
         # Several runs share a device, whose memory the first would take otherwise.
         settings["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 * resources.gpus:.3f}"
     return settings
@@ -106,12 +113,12 @@ def check_fits(ray: ModuleType, resources: Resources, memory: Mapping[str, int])
     """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     for name, needed in memory.items():
-        wanted = {"CPU": resources.cpus, "GPU": resources.gpus, "memory": needed}
+        wanted = {"CPU": resources.cpus, "GPU": resources.gpus or 0, "memory": needed}
         if any(all(node.get(key, 0) >= value for key, value in wanted.items()) for node in nodes):
             continue
         best = {key: max(node.get(key, 0) for node in nodes) for key in wanted}
         raise UsageError(
-            f"no node can take {name}: it needs {resources.cpus:g} CPUs, {resources.gpus:g} GPUs "
+            f"no node can take {name}: it needs {resources.cpus:g} CPUs, {wanted['GPU']:g} GPUs "
             f"and {needed / 1e9:.1f} GB, and the largest have {best['CPU']:g}, {best['GPU']:g} and "
             f"{best['memory'] / 1e9:.1f} GB; set replay_rows lower, or free some memory"
         )
@@ -152,7 +159,7 @@ class Driver:
         settings = self._remote.options(
             name=name,
             num_cpus=self._resources.cpus,
-            num_gpus=self._resources.gpus,
+            num_gpus=self._resources.gpus or 0,
             memory=self._memory[name],
             runtime_env={"env_vars": environment(self._resources)},
         )
@@ -205,8 +212,3 @@ class Driver:
             task = self._tasks[name]
             if not attempts_of(task.logs, task.sweep):
                 self._ray.cancel(reference)
-
-
-def clean_up(stop_file: Path) -> None:
-    """Removes the wish to stop, once nobody is left to read it."""
-    stop_file.unlink(missing_ok=True)
