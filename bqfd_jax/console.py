@@ -18,6 +18,7 @@ from bqfd_jax.envs.host import HostEnvironmentError
 from bqfd_jax.files import FileError
 from bqfd_jax.runs.checkpoint import CheckpointError
 from bqfd_jax.runs.errors import RunError, Stopped, UsageError
+from bqfd_jax.runs.machine import cores
 from bqfd_jax.runs.sinks import Terminal, stop_signals
 
 
@@ -77,8 +78,7 @@ def keep_compiled() -> None:
 
 def use_all_cores() -> None:
     """Makes every CPU core a device, so that runs are spread over them; call it first of all."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    jax.config.update("jax_num_cpu_devices", cores or 1)
+    jax.config.update("jax_num_cpu_devices", cores())
 
 
 def _leave(message: str, code: int) -> None:

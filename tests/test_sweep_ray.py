@@ -52,15 +52,21 @@ def places(out):
     return sorted((row["step"], row.get("updates", -1), "eval_mean" in row) for row in rows)
 
 
+@pytest.fixture(autouse=True)
+def in_earnest(monkeypatch):
+    # Ray's workers are as patient as can be, which on a busy machine is for ever.
+    monkeypatch.setenv("RAY_worker_niceness", "0")
+    # What the tests compile quickly runs slowly, and these runs must be worth killing.
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+
+
 @pytest.fixture
 def cluster(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
-    # What the tests compile quickly runs slowly, and these runs must be worth killing.
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
     on_ray.load_ray()
     from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     yield made
     made.shutdown()
 

@@ -58,32 +58,39 @@ def check_memory(replay: Replay, copies: int = 1) -> None:
 def describe() -> dict[str, str | int]:
     """Versions and hardware, for whoever wants to repeat a run; nothing that tells whose it is."""
     device = jax.devices()[0]
-    packages = {name: _version(name) for name in ("bqfd-jax", "jax", "jaxlib")}
+    packages = {name: version(name) for name in ("bqfd-jax", "jax", "jaxlib")}
     return packages | {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "processor": processor(),
+        "cores": cores(),
         "device": f"{jax.device_count()} x {device.device_kind} ({device.platform})",
     }
 
 
-def _version(package: str) -> str:
+def cores() -> int:
+    """How many this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def version(package: str) -> str:
+    """Of an installed package."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+        return "(unknown)"
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The kind of processor, as far as the system tells."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or "unknown"
+    return named[0] if named else platform.processor() or platform.machine()
 
 
 def duration(seconds: float) -> str:

@@ -23,6 +23,7 @@ import tyro
 from bqfd_jax import console
 from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import FolderBusyError, RunError, Stopped, UsageError
+from bqfd_jax.runs.machine import cores
 from bqfd_jax.runs.sweep import needs, on_ray
 from bqfd_jax.runs.sweep.cell import (
     Task,
@@ -152,8 +153,7 @@ def _memory(runs: Mapping[Cell, RunConfig]) -> dict[str, int]:
 
 def _resources(config: SweepConfig) -> on_ray.Resources:
     address = config.address or os.environ.get("RAY_ADDRESS")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    share = 1 if address else max(1, (cores or 1) // config.workers)
+    share = 1 if address else max(1, cores() // config.workers)
     return on_ray.Resources(
         workers=config.workers,
         address=address,
