@@ -197,8 +197,24 @@ def test_a_damaged_run_is_told_of_and_the_others_too(tmp_path):
     (tmp_path / "b" / "summary.json").write_text("{")
     write_run(tmp_path / "c", seed=2)
     (tmp_path / "c" / "metrics.jsonl").write_text("no json\n")
+    write_run(tmp_path / "d", seed=3)
+    (tmp_path / "d" / "summary.json").write_text("{}")
+    write_run(tmp_path / "e", seed=4)
+    (tmp_path / "e" / "metrics.jsonl").write_text("[]\n")
     states = {e.folder.name: e.state for e in collect([tmp_path]).entries}
-    assert states == {"a": "done", "b": "failed", "c": "failed"}
+    assert states == {"a": "done", "b": "failed", "c": "failed", "d": "failed", "e": "failed"}
+    assert "4 runs failed" in page(collect([tmp_path]), tmp_path / "out")
+
+
+def test_a_link_to_a_file_elsewhere_does_not_get_into_the_page(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("| password |\n|---|\n| hunter2 |\n")
+    write_run(tmp_path / "runs" / "a")
+    for name in ("a/episode.mp4", "picture.png", "table.md"):
+        (tmp_path / "runs" / name).symlink_to(secret)
+    text = page(collect([tmp_path / "runs"]), tmp_path / "out")
+    assert "hunter2" not in text
+    assert base64.b64encode(secret.read_bytes()).decode() not in text
 
 
 # --- The files ---

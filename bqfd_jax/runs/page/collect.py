@@ -15,6 +15,13 @@ from bqfd_jax.runs.sweep.cell import attempts_of, logs_of
 from bqfd_jax.runs.sweep.grid import SWEEP_FILE, Cell, read_cells
 from bqfd_jax.runs.sweep.status import failure
 
+# What is told of a finished run.
+_SUMMARY = {
+    "evaluations": list,
+    "final": dict,
+    "seconds": (int, float),
+    "peak_memory_gb": (int, float),
+}
 # What tells no two kinds of runs apart.
 _NO_OPTIONS = ("seed", "experiment", "demonstrations", "game", "env", "agent")
 
@@ -63,7 +70,7 @@ class Entry:
     @property
     def final(self) -> dict[str, Any] | None:
         """Final score, if the run is finished and has one."""
-        if self.summary is None or self.summary["final"]["mean"] is None:
+        if self.summary is None or self.summary["final"].get("mean") is None:
             return None
         return self.summary["final"]
 
@@ -151,8 +158,10 @@ def _of_run(run: Path) -> Entry:
         return Entry(str(run.name), "?", 0, run, "failed", f"config.json cannot be read: {error}")
     try:
         rows = tuple(read_jsonl(run / "metrics.jsonl"))
-        summary = _read(run / "summary.json")
-        machine = _read(run / "machine.json") or {}
+        summary = _read(run / "summary.json", _SUMMARY)
+        machine = _read(run / "machine.json", {}) or {}
+        if not all(isinstance(row, dict) for row in rows):
+            raise files.FileError(f"{run / 'metrics.jsonl'} has rows that are none")
     except FileNotFoundError:
         return Entry(*named, "unfinished", options=options)
     except files.FileError as error:
@@ -162,8 +171,22 @@ def _of_run(run: Path) -> Entry:
     return Entry(*named, state, **found)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    return files.read_json(path) if path.exists() else None
+def _read(path: Path, needed: dict[str, type | tuple[type, ...]]) -> dict[str, Any] | None:
+    """What a file holds, if it is there; raises `FileError` if it lacks what is told of."""
+    if not path.exists():
+        return None
+    found = files.read_json(path)
+    wrong = not isinstance(found, dict) or [
+        name for name, kind in needed.items() if not isinstance(found.get(name), kind)
+    ]
+    if wrong:
+        raise files.FileError(f"{path} is not what a run writes")
+    return found
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file may go into the page: one that leads elsewhere may be nobody's to send."""
+    return path.is_file() and not path.is_symlink()
 
 
 def _flat(config: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
@@ -214,7 +237,8 @@ def _others(path: Path) -> Iterator[Other]:
     """Pictures and tables that lie in the folder itself and belong to no single run."""
     if _kind(path) in KINDS:
         return
-    pictures = tuple(sorted(path.glob("*.png")))
-    tables = tuple(files.read_bytes(one).decode() for one in sorted(path.glob("*.md")))
+    pictures = tuple(sorted(filter(is_own, path.glob("*.png"))))
+    written = sorted(filter(is_own, path.glob("*.md")))
+    tables = tuple(files.read_bytes(one).decode(errors="replace") for one in written)
     if pictures or tables:
         yield Other(str(_kind(path) or path.name).replace("_", " "), path, pictures, tables)

@@ -9,7 +9,7 @@ from bqfd_jax.files import MAX_TEXT, read_bytes
 from bqfd_jax.runs import text
 from bqfd_jax.runs.machine import duration
 from bqfd_jax.runs.page import figures, numbers, tables
-from bqfd_jax.runs.page.collect import Entry, Other, different, said
+from bqfd_jax.runs.page.collect import Entry, Other, different, is_own, said
 from bqfd_jax.runs.page.markup import (
     Html,
     address,
@@ -177,7 +177,7 @@ def _films(runs: Sequence[Entry], out: Path) -> Html:
     found = []
     for label in numbers.labels(runs):
         own = [
-            e for e in runs if e.label == label and e.final and (e.folder / _FILES["film"]).exists()
+            e for e in runs if e.label == label and e.final and is_own(e.folder / _FILES["film"])
         ]
         own.sort(key=lambda entry: entry.final["mean"])
         if not own:
