@@ -5,6 +5,7 @@ pass them, and nothing ends the process.
 """
 
 import os
+import platform
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,10 +13,12 @@ from contextlib import contextmanager
 import jax
 
 from bqfd_jax.checks import OptionError
+from bqfd_jax.demos import default_cache_dir
 from bqfd_jax.envs.host import HostEnvironmentError
 from bqfd_jax.files import FileError
 from bqfd_jax.runs.checkpoint import CheckpointError
 from bqfd_jax.runs.errors import RunError, Stopped, UsageError
+from bqfd_jax.runs.machine import cores
 from bqfd_jax.runs.sinks import Terminal, stop_signals
 
 
@@ -36,10 +39,7 @@ def terminal(when: str = "soon, after a checkpoint") -> Iterator[Terminal]:
 
 def run_main(main: Callable[[], None]) -> None:
     """Runs a command and turns expected failures into a message and an exit code."""
-    # What pygame says of itself would look like ours.
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    # No command opens a window, and looking for a screen SDL complains as if we did.
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    quieten_strangers()
     try:
         main()
     except OptionError as error:
@@ -60,10 +60,25 @@ def run_main(main: Callable[[], None]) -> None:
         _leave(f"error: {error}; what was saved before stays", 1)
 
 
+def quieten_strangers() -> None:
+    """Keeps other packages from speaking in our name; call it before they are loaded."""
+    # What pygame says of itself would look like ours.
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    # No command opens a window, and looking for a screen SDL complains as if we did.
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+
+
+def keep_compiled() -> None:
+    """Keeps what jax compiles for other processes of this machine, unless somebody says where."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        # A folder per machine: homes are often shared, and processors differ.
+        folder = default_cache_dir().parent / "compiled" / platform.node()
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
 def use_all_cores() -> None:
     """Makes every CPU core a device, so that runs are spread over them; call it first of all."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    jax.config.update("jax_num_cpu_devices", cores or 1)
+    jax.config.update("jax_num_cpu_devices", cores())
 
 
 def _leave(message: str, code: int) -> None:

@@ -16,6 +16,8 @@ _EXPERIMENTS = {
     "tabular": ("tabular", "the paper's tabular algorithms and the exact filter"),
     "expert-quality": ("expert_quality", "a map of how imperfect an expert may be"),
     "trust": ("trust", "how far experts can be trusted, as it is learnt"),
+    "sweep": ("sweep", "many runs side by side: games, agents, seeds, options; here or on Ray"),
+    "report": ("report", "one page about many runs, finished or not"),
     "demos": ("demos", "record, plan, import or show demonstrations"),
     "benchmark": ("benchmark", "speed and memory"),
 }

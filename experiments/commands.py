@@ -13,9 +13,10 @@ from bqfd_jax import console, files
 from bqfd_jax.agents.presets import AGENTS
 from bqfd_jax.runs import folder, group, stored, text
 from bqfd_jax.runs.compare import compare as compare_runs
-from bqfd_jax.runs.config import NOT_FOR_CLONES
+from bqfd_jax.runs.config import NOT_FOR_CLONES, RunConfig
 from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.run import KINDS, Run
+from bqfd_jax.runs.sinks import Sink
 
 Result = TypeVar("Result")
 
@@ -61,6 +62,16 @@ def _shown_in_help(config: Any, arguments: Sequence[str]) -> tuple[type, Any]:
         type(config).__name__, hidden, bases=(type(config),), frozen=True
     )
     return kind, kind(**{name: getattr(config, name) for name in fields})
+
+
+def parse_run(kind: str, arguments: Sequence[str]) -> RunConfig:
+    """The config of a single run, as its command would read it; a key of `KINDS`."""
+    return importlib.import_module(f"{__package__}.{kind}.__main__").parse(arguments)
+
+
+def train(config: RunConfig, sink: Sink) -> None:
+    """A whole run, or the rest of one, as its command does it."""
+    importlib.import_module(f"{__package__}.{config.experiment}.__main__").train(config, sink)
 
 
 def evaluate(

@@ -245,7 +245,8 @@ def foreign(module, names):
 
 def test_experiments_are_packages_that_can_be_run():
     assert {
-        "atari", "gym", "deep_sea", "expert_quality", "tabular", "trust", "demos", "benchmark"
+        "atari", "gym", "deep_sea", "expert_quality", "tabular", "trust", "demos", "benchmark",
+        "sweep", "report",
     } == NAMES  # fmt: skip
     for name in NAMES:
         assert f"experiments.{name}.__main__" in EXPERIMENT_MODULES

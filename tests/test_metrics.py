@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from bqfd_jax.runs.errors import UsageError
-from bqfd_jax.runs.metrics import MetricsWriter, check_tensorboard, read_jsonl
+from bqfd_jax.runs.metrics import MetricsWriter, read_jsonl
+from bqfd_jax.runs.mirrors import check_trackers
 
 
 def strict_loads(text):
@@ -182,7 +183,7 @@ def test_tensorboard_mirrors_numbers(tmp_path):
 
 
 def test_without_tensorboardx_the_error_says_what_to_install(tmp_path, monkeypatch):
-    check_tensorboard(True)
+    check_trackers(tensorboard=True)
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     path = tmp_path / "metrics.jsonl"
     with pytest.raises(ImportError, match=r"pip install -e '\.\[tensorboard\]'"):
@@ -190,6 +191,6 @@ def test_without_tensorboardx_the_error_says_what_to_install(tmp_path, monkeypat
     assert not path.exists()
     MetricsWriter(path).close()
     # And before a run begins.
-    check_tensorboard(False)
+    check_trackers(tensorboard=False)
     with pytest.raises(UsageError, match=r"pip install -e '\.\[tensorboard\]'"):
-        check_tensorboard(True)
+        check_trackers(tensorboard=True)

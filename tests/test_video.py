@@ -54,3 +54,15 @@ def test_nothing_is_left_of_a_film_that_failed(tmp_path):
     with pytest.raises(ValueError, match="no frames"):
         write(tmp_path / "film.mp4", [])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_frame_from_the_middle_is_read_back(tmp_path):
+    with video.Mp4(tmp_path / "film.mp4") as film:
+        for shade in (0, 0, 200, 0, 0):
+            film.add(np.full((16, 20), shade, np.uint8))
+    frame = video.middle_frame(tmp_path / "film.mp4")
+    assert frame.shape == (16, 20, 3)
+    assert 180 < frame.mean() < 220
+    (tmp_path / "no.mp4").write_bytes(b"no film")
+    assert video.middle_frame(tmp_path / "no.mp4") is None
+    assert video.middle_frame(tmp_path / "nowhere.mp4") is None

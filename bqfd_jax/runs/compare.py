@@ -23,6 +23,16 @@ PAPER_SCORES = {
     "Seaquest": {"dqn": (20595, 8248), "dqfd": (22388, 6294), "bqfd": (28546, 11613)},
     "VideoPinball": {"dqn": (8619, 12582), "dqfd": (17235, 15906), "bqfd": (30668, 18772)},
 }
+# What random play and a professional tester reach, by which scores are human-normalised (Wang et
+# al.: "Dueling Network Architectures for Deep Reinforcement Learning", 2016).
+HUMAN_SCORES = {
+    "Breakout": (1.7, 30.5),
+    "ChopperCommand": (811.0, 7387.8),
+    "Freeway": (0.0, 29.6),
+    "MsPacman": (307.3, 6951.6),
+    "Seaquest": (68.4, 42054.7),
+    "VideoPinball": (16256.9, 17667.9),
+}
 _NEEDED = {"game", "agent", "seed", "preset", "steps", "evaluations", "final", "demo"}
 
 

@@ -19,14 +19,14 @@ from bqfd_jax.agents.presets import AGENTS, AgentName
 from bqfd_jax.replay import make_mesh
 from bqfd_jax.runs import stored
 from bqfd_jax.runs.errors import UsageError
-from bqfd_jax.runs.metrics import check_tensorboard
+from bqfd_jax.runs.mirrors import WandbMode, check_trackers
 from bqfd_jax.types import LearnerState, Params
 
 MAX_REPLAY_ROWS = 1_000_000
 # What may differ between a run and its continuation.
 _NOT_RESULT = (
-    "out", "resume", "checkpoint_period", "keep_checkpoints", "tensorboard", "video",
-    "seeds_per_program",
+    "out", "resume", "checkpoint_period", "keep_checkpoints", "tensorboard", "wandb", "video",
+    "seeds_per_program", "eval_in_background",
 )  # fmt: skip
 # Options that a clone, which takes no steps, has no use for.
 NOT_FOR_CLONES = (
@@ -85,6 +85,9 @@ class RunConfig:
     eval_target: bool = True
     """Play evaluations with the target network: where it follows the online network slowly, it is
     an average of the last ones and errs less."""
+    eval_in_background: bool = False
+    """Play evaluations in a process beside the training, which need not wait for them, on a CPU. A
+    run that was begun so goes on so."""
     final_steps: int = 10_000
     """The final score is that of all evaluations in the last so many agent steps, and at most in
     the last fifth of the training."""
@@ -107,6 +110,9 @@ class RunConfig:
     """Film one evaluation episode in the end, if the environment can be rendered."""
     tensorboard: bool = False
     """Also write TensorBoard files (needs the extra `tensorboard`)."""
+    wandb: WandbMode = "off"
+    """Also tell Weights & Biases (needs the extra `wandb`); `offline` takes neither an account nor
+    a network and leaves files in the run folder for `wandb sync`."""
     out: Path | None = None
     """Run folder; a new one below runs/ unless given."""
     resume: bool = False
@@ -238,11 +244,16 @@ class RunConfig:
         checks.within(0.001, 1e6, update_period=self.update_period)
         checks.within(0, 1, eval_epsilon=self.eval_epsilon)
         checks.at_least(0, eval_temperature=self.eval_temperature)
+        if self.eval_in_background:
+            expected = "1 with evaluations in the background"
+            seeds = self.seeds_per_program
+            checks.require(seeds == 1, "seeds_per_program", seeds, expected)
         if not self.demo or ("none" in self.demo and len(self.demo) > 1):
             raise checks.OptionError(
                 "demo", " ".join(self.demo) or "empty", "demonstrations, or none"
             )
-        check_tensorboard(self.tensorboard)
+        checks.one_of(("off", "offline", "online"), wandb=self.wandb)
+        check_trackers(tensorboard=self.tensorboard, wandb=self.wandb)
 
     def _check_devices(self) -> None:
         batch_size = self.agent_config.batch_size

@@ -12,6 +12,8 @@ import optax
 from bqfd_jax import demos
 from bqfd_jax.policy import Policy, load_policy, save_policy
 from bqfd_jax.replay import spread
+from bqfd_jax.runs import background
+from bqfd_jax.runs.background import Background, played_row
 from bqfd_jax.runs.errors import RunError
 from bqfd_jax.runs.job import Evaluator, Job
 from bqfd_jax.runs.journal import Journal
@@ -72,6 +74,10 @@ class HostRun:
         self._visits = demo_usage.visits(self._demo_rows())
         journal.open()
         self._evaluator: Evaluator | None = None
+        self._background: Background | None = None
+        if job.config.eval_in_background or background.was_used(journal.folder):
+            self._background = Background(job, journal.folder, resumed_at, sink)
+            self._take_answers()
         self._warned_of_scale = self._is_spoilt = False
         self.is_saved = resumed_at is not None  # the newest state that was to be saved
         # Of the best evaluation since the run was begun here.
@@ -113,13 +119,14 @@ class HostRun:
     def log(
         self, read: tuple[Array, dict[str, Array]], speed: float = 0.0, scores: Sequence[float] = ()
     ) -> dict[str, Any]:
-        """Writes a row about the updates since the last one.
+        """Writes a row about the updates since the last one, after those of evaluations beside it.
 
         Args:
           read: how many those were, and means of their metrics; see `on_host.read`.
           speed: agent steps per second.
           scores: of training episodes that have ended.
         """
+        self._take_answers()
         count, means = read
         # Before learning starts there is nothing to take means of, but every row has all names.
         unknown = () if int(count) else self.loop.take(lambda state: state.totals)
@@ -170,14 +177,24 @@ class HostRun:
     # --- Evaluations ---
 
     def evaluate(self) -> bool:
-        """Plays with the network of now, and writes a row of it; False if it was cut short."""
+        """Plays with the network of now, and writes a row of it; False if it was cut short.
+
+        In the background the row comes later, and only that of the last step is waited for.
+        """
+        params = self.played_params
+        if self._background is None:
+            return self._play(params, self.loop.step)
+        self._background.ask(self.loop.step, self.job.policy(params))
+        return self.loop.step < self.config.steps or self._wait_for_answers()
+
+    def _play(self, params: Params, step: int) -> bool:
+        """Plays here and now."""
         if self._evaluator is None:
             env = self.job.world.evaluation()
             if env is None:
                 return True
             self._evaluator = Evaluator(self.job, env)
-        started = time.perf_counter()
-        params, cut_short = self.played_params, False
+        cut_short = False
 
         def stop(_: HostStep) -> bool:
             nonlocal cut_short
@@ -185,30 +202,53 @@ class HostRun:
             return cut_short
 
         # Whole games may take minutes, and whoever asks to stop should not wait that long.
-        result = self._evaluator(params, self.loop.step, stop)
+        row = played_row(self._evaluator, params, step, stop)
         if cut_short:
             return False
-        score = float(result.scores.mean())
-        self._keep_best(score, params)
-        self.journal.write(
-            {
-                "step": self.loop.step,
-                "eval_mean": score,
-                "eval_std": float(result.scores.std()),
-                "episodes": len(result.scores),
-                "eval_truncated": int(result.truncated.sum()),
-                "eval_seconds": time.perf_counter() - started,
-            }
-        )
+        if self._is_best(row):
+            # A copy: training takes over the memory of its state.
+            self._best_policy = self.job.policy(jax.tree.map(np.array, params))
+            self._save_policy(self._best_policy, "policy-best.npz")
+        self.journal.write(row)
         return True
 
-    def _keep_best(self, score: float, params: Params) -> None:
-        """Keeps the network of the highest score; of equals the last, which has learnt most."""
-        if score < max((row["eval_mean"] for row in self.journal.evaluations), default=score):
+    def _take_answers(self) -> None:
+        """Writes rows of evaluations that have ended in the background."""
+        if self._background is None:
             return
-        # A copy: training takes over the memory of its state.
-        self._best_policy = self.job.policy(jax.tree.map(np.array, params))
-        self._save_policy(self._best_policy, "policy-best.npz")
+        known = {row["step"] for row in self.journal.evaluations}
+        for row in self._background.answers(known):
+            if self._is_best(row):
+                self._background.keep(row["step"], "policy-best.npz")
+                self._best_policy = None
+            self.journal.write(row)
+            self._background.close_file(row["step"])
+
+    def _wait_for_answers(self) -> bool:
+        """Waits for all of them; False if it was asked to stop."""
+        self._take_answers()
+        while self._background.asked:
+            if self.sink.stop_asked():
+                return False
+            if (step := self._background.hopeless) is not None:
+                self.sink.warn(f"evaluations in the background die at step {step}: it is done here")
+                if not self._play(self._background.params(step), step):
+                    return False
+                self._background.close_file(step)
+            self._background.wait()
+            self._take_answers()
+        return True
+
+    def close(self) -> None:
+        """Ends what runs beside the training; nothing is lost by it."""
+        if self._background is not None:
+            self._background.close()
+
+    def _is_best(self, row: dict[str, Any]) -> bool:
+        """Whether a score is the highest; of equals the last, whose network has learnt most."""
+        return row["eval_mean"] >= max(
+            (other["eval_mean"] for other in self.journal.evaluations), default=row["eval_mean"]
+        )
 
     def _save_policy(self, policy: Policy, name: str) -> None:
         if self.journal.folder is None:
@@ -224,6 +264,8 @@ class HostRun:
         done = [row["step"] for row in self.journal.evaluations]
         if step >= config.steps:
             return step not in done
+        if self._background is not None:
+            done += self._background.asked
         if not config.eval_period:
             return False
         if step == 0:

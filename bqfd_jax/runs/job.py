@@ -94,6 +94,20 @@ class Evaluator:
         return self._evaluate(jax.random.fold_in(key, step), params, on_step)
 
 
+def replay_for(config: RunConfig, env: HostEnvironment, num_demo_rows: int = 0) -> Replay:
+    """The replay of a run, all of it on one device; nothing is allocated."""
+    return make_replay(
+        frame_shape=env.frame_shape,
+        frame_dtype=env.frame_dtype,
+        rows_per_lane=config.rows_per_lane,
+        num_lanes=config.envs,
+        num_demo_rows=num_demo_rows,
+        stack=config.stack,
+        row_multiple=config.devices,
+        **config.agent_config.replay_options(),
+    )
+
+
 def make_job(
     config: RunConfig,
     world: World,
@@ -118,16 +132,7 @@ def make_job(
         rows = demos.rows_for(env, demonstrations, gamma=config.agent_config.gamma)
         if rows is not None:
             rows = with_room(rows, config.demo_rows)
-        replay = make_replay(
-            frame_shape=env.frame_shape,
-            frame_dtype=env.frame_dtype,
-            rows_per_lane=config.rows_per_lane,
-            num_lanes=config.envs,
-            num_demo_rows=0 if rows is None else len(rows.action),
-            stack=config.stack,
-            row_multiple=config.devices,
-            **config.agent_config.replay_options(),
-        )
+        replay = replay_for(config, env, 0 if rows is None else len(rows.action))
         replay = spread_over(replay, make_mesh(config.devices))
         agent = make_agent(made.network, config.agent_config, replay)
     except DemonstrationError:

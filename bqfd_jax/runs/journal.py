@@ -1,7 +1,8 @@
 """What a run remembers of itself: rows of metrics, checkpoints, the time that it has taken."""
 
+import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from bqfd_jax.runs import folder as run_folder
 from bqfd_jax.runs.checkpoint import Checkpointer, CheckpointError
 from bqfd_jax.runs.errors import RunError
 from bqfd_jax.runs.metrics import MetricsWriter, read_jsonl
+from bqfd_jax.runs.mirrors import Mirror, WandbMode, WeightsAndBiases
 from bqfd_jax.runs.sinks import Sink
 
 Row = Mapping[str, Any]
@@ -29,6 +31,7 @@ class Journal:
       part: of a run that has several, each with checkpoints of its own, below this name.
       keep: how many checkpoints stay.
       tensorboard: mirror the rows for TensorBoard.
+      wandb: mirror them for Weights & Biases: `off`, `offline` or `online`.
       position: where the rows of this part begin in `metrics.jsonl`, in bytes.
     """
 
@@ -40,6 +43,7 @@ class Journal:
         part: str = "",
         keep: int = 2,
         tensorboard: bool = False,
+        wandb: WandbMode = "off",
         position: int = 0,
     ):
         self.folder, self._sink = folder, sink
@@ -54,6 +58,9 @@ class Journal:
         self._config = run_folder.read_config(folder)
         self._saved["identity"] = np.frombuffer(run_folder.identity(self._config), np.uint8)
         self._tensorboard = folder / "tensorboard" / part if tensorboard else None
+        self._mirror: Callable[[], Mirror] | None = None
+        if wandb != "off":
+            self._mirror = functools.partial(WeightsAndBiases, folder, self._config, wandb)
         self._checkpointer = Checkpointer(
             folder / "checkpoints" / part, keep=keep, on_skip=sink.say
         )
@@ -101,12 +108,17 @@ class Journal:
             self._open()
 
     def _open(self) -> None:
-        position = self._saved["metrics_position"]
-        self._writer = MetricsWriter(
-            self._path, position=position, tensorboard_dir=self._tensorboard
-        )
+        self._writer = self._new_writer(self._saved["metrics_position"])
         # Damage is told of now and not in the end.
         self.rows = list(read_jsonl(self._path))
+
+    def _new_writer(self, position: int) -> MetricsWriter:
+        return MetricsWriter(
+            self._path,
+            position=position,
+            tensorboard_dir=self._tensorboard,
+            mirror=self._mirror,
+        )
 
     @property
     def seconds(self) -> float:
@@ -143,7 +155,7 @@ class Journal:
         self.folder.mkdir(parents=True, exist_ok=True)
         run_folder.write_config(self.folder, self._config)
         self._writer.close()
-        self._writer = MetricsWriter(self._path, position=0, tensorboard_dir=self._tensorboard)
+        self._writer = self._new_writer(0)
         self._pending = list(self.rows)
 
     def flush(self) -> None:

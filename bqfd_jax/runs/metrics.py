@@ -1,20 +1,16 @@
-"""What a run measures: lines of JSON that only grow, and a TensorBoard mirror of them.
+"""What a run measures: lines of JSON that only grow, and mirrors of them.
 
 It is strict JSON: NaN and infinities become null, numpy and jax values numbers and lists.
 """
 
 import json
 import os
-import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bqfd_jax import extras
 from bqfd_jax.files import FileError, plain
-from bqfd_jax.runs.errors import UsageError
-
-_TENSORBOARD = ("tensorboardX", "tensorboard", "--tensorboard")
+from bqfd_jax.runs.mirrors import Mirror, Mirrors, TensorBoard, load_tensorboard
 
 
 class MetricsWriter:
@@ -27,6 +23,7 @@ class MetricsWriter:
       position: continue after this many bytes, as `position()` gave them for a checkpoint, and
         forget what was written later; 0 starts over.  None appends to what is there.
       tensorboard_dir: where to mirror the numbers of rows that have a "step", by tensorboardX.
+      mirror: makes another mirror of such rows.
 
     Raises:
       ValueError: the file is shorter than `position`.
@@ -39,10 +36,12 @@ class MetricsWriter:
         *,
         position: int | None = None,
         tensorboard_dir: str | os.PathLike[str] | None = None,
+        mirror: Callable[[], Mirror] | None = None,
     ):
         self._path = Path(path)
-        self._tensorboard = None
-        tensorboard = None if tensorboard_dir is None else extras.load(*_TENSORBOARD)
+        self._mirrors = Mirrors([])
+        if tensorboard_dir is not None:
+            load_tensorboard()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         size = self._path.stat().st_size if self._path.exists() else 0
         if position is not None and position > size:
@@ -54,10 +53,10 @@ class MetricsWriter:
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
         self._position = _end_of_last_line(self._path, size if position is None else position)
         self._file.truncate(self._position)
-        if tensorboard is not None:
-            self._tensorboard = tensorboard.SummaryWriter(
-                str(tensorboard_dir), purge_step=_step_after(self._path)
-            )
+        mirrors: list[Mirror] = [] if mirror is None else [mirror()]
+        if tensorboard_dir is not None:
+            mirrors.append(TensorBoard(tensorboard_dir, _step_after(self._path)))
+        self._mirrors = Mirrors(mirrors)
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Appends a row; if that fails, the file is as before."""
@@ -71,20 +70,7 @@ class MetricsWriter:
             self._file.truncate(self._position)
             raise
         self._position += len(line)
-        if self._tensorboard is not None and values.get("step") is not None:
-            self._mirror(values)
-
-    def _mirror(self, row: Mapping[str, Any]) -> None:
-        """Writes a row for TensorBoard; if that fails the mirror is given up, not the run."""
-        try:
-            for name, value in row.items():
-                if name != "step" and type(value) in (int, float):
-                    self._tensorboard.add_scalar(name, value, row["step"])
-            # tensorboardX writes from a thread, which dies of a full disk and then lets us wait.
-            self._tensorboard.flush()
-        except Exception as error:
-            warnings.warn(f"TensorBoard files are given up: {error}", stacklevel=3)
-            self._tensorboard = None
+        self._mirrors.write(values)
 
     def is_there(self) -> bool:
         """Whether the file still lies where it was opened."""
@@ -100,10 +86,9 @@ class MetricsWriter:
         return self._position
 
     def close(self) -> None:
-        """Closes the file and the mirror; safe to call twice."""
+        """Closes the file and the mirrors; safe to call twice."""
         self._file.close()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
+        self._mirrors.close()
 
 
 def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -144,13 +129,5 @@ def _end_of_last_line(path: Path, end: int) -> int:
 def _step_after(path: Path) -> int:
     """The first step not in the file, from which TensorBoard is to forget an earlier attempt."""
     steps = [row["step"] for row in read_jsonl(path) if row.get("step") is not None]
-    return int(steps[-1]) + 1 if steps else 0
-
-
-def check_tensorboard(wanted: bool) -> None:
-    """Raises `UsageError` if TensorBoard files are wanted and cannot be written."""
-    try:
-        if wanted:
-            extras.load(*_TENSORBOARD)
-    except ImportError as error:
-        raise UsageError(str(error)) from error
+    # Rows of evaluations may come late.
+    return int(max(steps)) + 1 if steps else 0

@@ -66,7 +66,6 @@ def _files(run: HostRun, out: Path, summary: Summary) -> dict[str, Callable[[], 
     job, params = run.job, run.played_params
     writes: dict[str, Callable[[], None]] = {
         "metrics.jsonl": run.journal.flush,
-        "summary.json": lambda: files.write_json(out / "summary.json", summary),
         "policy.npz": lambda: save_policy(job.policy(params), out / "policy.npz"),
     }
     if run.config.only_copies:
@@ -77,6 +76,8 @@ def _files(run: HostRun, out: Path, summary: Summary) -> dict[str, Callable[[], 
         writes["episode.mp4"] = lambda: film(job, params, out / "episode.mp4", run.loop.step)
     elif run.config.video:
         run.sink.say(f"note: no film, because {run.config.title} cannot be rendered: {trouble}")
+    # The last, so that a run that has it is whole.
+    writes["summary.json"] = lambda: files.write_json(out / "summary.json", summary)
     return writes
 
 

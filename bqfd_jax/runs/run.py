@@ -13,7 +13,7 @@ import numpy as np
 from bqfd_jax import checks, files
 from bqfd_jax.demos import Demonstration
 from bqfd_jax.policy import Policy, load_policy
-from bqfd_jax.runs import folder, lockstep, report, stored, text
+from bqfd_jax.runs import folder, lockstep, machine, report, stored, text
 from bqfd_jax.runs.atari import AtariConfig, AtariWorld
 from bqfd_jax.runs.checkpoint import Checkpointer
 from bqfd_jax.runs.config import RunConfig
@@ -48,7 +48,10 @@ def opened(job: Job, sink: Sink, *, in_memory: bool = False) -> Iterator[HostRun
         run = begin(job, journal, sink, resume=config.resume)
         if run.resumed_at is not None:
             sink.say(f"resumed at step {run.resumed_at}")
-        yield run
+        try:
+            yield run
+        finally:
+            run.close()
 
 
 @contextmanager
@@ -66,7 +69,14 @@ def prepared(job: Job, sink: Sink) -> Iterator[Journal]:
         fill=functools.partial(keep_demonstrations, demonstrations=kept),
     )
     with folder.sole_use(out):
-        journal = Journal(out, sink, keep=config.keep_checkpoints, tensorboard=config.tensorboard)
+        files.write_json(out / "machine.json", machine.describe())
+        journal = Journal(
+            out,
+            sink,
+            keep=config.keep_checkpoints,
+            tensorboard=config.tensorboard,
+            wandb=config.wandb,
+        )
         try:
             yield journal
         finally:
@@ -266,6 +276,10 @@ class Run:
                 f"{self.folder / 'config.json'} asks to import {', '.join(modules)}, which runs "
                 "their code; if you trust it, add --trust-config (trust_config=True)"
             )
+
+    def playing_job(self) -> Job:
+        """What is needed to play with the run's networks, and nothing to learn."""
+        return self._job(self.config)
 
     def _job(self, config: RunConfig) -> Job:
         self.check_trust()

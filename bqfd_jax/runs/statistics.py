@@ -5,6 +5,7 @@ library rliable defines the first two.  A task is whatever was repeated with sev
 """
 
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -73,6 +74,57 @@ def bootstrap_interval(
     tail = (1 - level) / 2
     low, high = np.quantile(means, (tail, 1 - tail))
     return Interval(value, float(low), float(high))
+
+
+def stratified_interval(
+    statistic: Callable[[Sequence[np.ndarray]], np.ndarray],
+    groups: Sequence[np.ndarray],
+    random: np.random.Generator,
+    *,
+    samples: int = 2000,
+    level: float = 0.95,
+) -> Interval:
+    """Any statistic of runs and its stratified bootstrap interval, by percentiles.
+
+    For tasks that have not all the same number of runs, as while some are still running.
+
+    Args:
+      statistic: from groups `[..., runs]` to `[...]`.
+      groups: runs of each task, or of each task and agent; drawn again within each.
+      random: where chance comes from; it is advanced.
+      samples: how often all is drawn again.
+      level: share of the samples that lies within the interval.
+
+    Returns:
+      The estimate, and the interval; a group of a single run gives none (NaN).
+    """
+    groups = [_check(np.asarray(group)[None])[0] for group in groups]
+    value = float(statistic(groups))
+    if min(map(len, groups)) == 1:
+        return Interval(value, math.nan, math.nan)
+    drawn = [group[random.integers(len(group), size=(samples, len(group)))] for group in groups]
+    tail = (1 - level) / 2
+    low, high = np.quantile(statistic(drawn), (tail, 1 - tail))
+    return Interval(value, float(low), float(high))
+
+
+def pooled_interquartile_mean(groups: Sequence[np.ndarray]) -> np.ndarray:
+    """`interquartile_mean` of groups `[..., runs]` that need not be of one size."""
+    return scipy.stats.trim_mean(np.concatenate(groups, axis=-1), 0.25, axis=-1)
+
+
+def probability_of_improvement(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """How likely a run of ours is better than one of theirs on the same task; a tie counts half.
+
+    Args:
+      ours: `[..., runs]`.
+      theirs: `[..., other_runs]`.
+
+    Returns:
+      The shares of all pairs, `[...]`.
+    """
+    difference = np.sign(ours[..., :, None] - theirs[..., None, :])
+    return (difference.mean(axis=(-2, -1)) + 1) / 2
 
 
 def mean_interval(values: np.ndarray) -> np.ndarray:

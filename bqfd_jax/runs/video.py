@@ -1,6 +1,7 @@
 """Films: frames in, an mp4 file out, whole or not at all."""
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterator
 from fractions import Fraction
@@ -62,6 +63,18 @@ class Mp4:
             if self._stream is None:
                 raise ValueError(f"there are no frames to write to {self._path}")
             self._container.mux(self._stream.encode())
+
+
+def middle_frame(path: str | os.PathLike[str]) -> np.ndarray | None:
+    """A frame `[H, W, 3]` uint8 of a film; None if it cannot be read, or PyAV is not installed."""
+    try:
+        av = extras.load("av", "gym", "a film")
+        with av.open(os.fspath(path)) as film:
+            middle = film.streams.video[0].frames // 2
+            frame = next(itertools.islice(film.decode(video=0), middle, None), None)
+            return None if frame is None else frame.to_ndarray(format="rgb24")
+    except (ImportError, OSError, ValueError, IndexError):
+        return None
 
 
 def _enlarge(frame: np.ndarray, scale: int) -> np.ndarray:

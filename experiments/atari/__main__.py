@@ -23,6 +23,7 @@ from bqfd_jax.agents.presets import AgentName
 from bqfd_jax.runs import group
 from bqfd_jax.runs.atari import AtariConfig
 from bqfd_jax.runs.run import load_job, start
+from bqfd_jax.runs.sinks import Sink
 
 from .. import commands
 
@@ -43,16 +44,15 @@ def parse(arguments: Sequence[str]) -> AtariConfig:
     return commands.parse(AtariConfig, arguments, __package__, default=default, description=__doc__)
 
 
-def train(config: AtariConfig) -> None:
+def train(config: AtariConfig, sink: Sink) -> None:
     """A whole run, or the rest of one."""
-    with console.terminal() as sink:
-        if config.shows_demonstrations:
-            sink.say("playing the demonstration back ...")
-        if config.seeds_per_program > 1:
-            console.use_all_cores()
-            group.start(group.load_jobs(config), sink)
-        else:
-            start(load_job(config), sink)
+    if config.shows_demonstrations:
+        sink.say("playing the demonstration back ...")
+    if config.seeds_per_program > 1:
+        console.use_all_cores()
+        group.start(group.load_jobs(config), sink)
+    else:
+        start(load_job(config), sink)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -62,7 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         name, *rest = arguments
         commands.parse(commands.FOR_RUNS[name], rest, __package__, name)
     else:
-        train(parse(arguments))
+        config = parse(arguments)
+        with console.terminal() as sink:
+            train(config, sink)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
 """This project beside others, on the same work, in one run."""
 
 import functools
-import importlib.metadata
 import importlib.util
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from bqfd_jax import checks, extras
+from bqfd_jax.runs import machine
 from bqfd_jax.runs.errors import UsageError
 
 from . import learning_loops, replay_loops
@@ -125,7 +124,7 @@ def peers(
     replay_work = replay_loops.Work(rows, envs)
     batch_size = replay_work.batch_size
     figures = {}
-    on = f"{_machine()}, {len(cores)} thread(s) each"
+    on = f"{machine.processor()}, {len(cores)} thread(s) each"
     if "learning" in what:
         title = (
             f"{game}, Nature's network, {envs} games, an update of {learning_work.batch_size} per "
@@ -191,24 +190,7 @@ def _report(
             ratios = seconds[name].wall / seconds[OURS].wall
             low, median, high = np.quantile(ratios, (0.25, 0.5, 0.75))
             ratio = f"{median:.2f} ({low:.2f} to {high:.2f})"
-        versions = ", ".join(f"{p} {_version(p)}" for p in contenders[name].packages)
+        versions = ", ".join(f"{p} {machine.version(p)}" for p in contenders[name].packages)
         cells = (name, contenders[name].does, versions, f"{wall:.3g}", f"{cpu:.3g}", ratio)
         print(f"| {' | '.join(cells)} |")
     return {name: float(wall) for name, (wall, _) in milliseconds.items()}
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "(unknown)"
-
-
-def _machine() -> str:
-    """The kind of processor, as far as the system tells."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            names = [line.partition(":")[2].strip() for line in file if "model name" in line]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or platform.machine()

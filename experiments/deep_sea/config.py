@@ -7,7 +7,7 @@ from bqfd_jax import checks
 from bqfd_jax.agents.presets import ActingAgentName
 from bqfd_jax.envs import deep_sea
 from bqfd_jax.runs.deep_sea import AgentsConfig
-from bqfd_jax.runs.metrics import check_tensorboard
+from bqfd_jax.runs.mirrors import check_trackers
 
 ENCODERS = {"position": deep_sea.encode_position, "onehot": deep_sea.encode_one_hot}
 
@@ -44,4 +44,4 @@ class Config(AgentsConfig):
         super().check()
         checks.at_least(1, checkpoint_period=self.checkpoint_period)
         checks.distinct(cases=self.cases, agents=self.agents)
-        check_tensorboard(self.tensorboard)
+        check_trackers(tensorboard=self.tensorboard)

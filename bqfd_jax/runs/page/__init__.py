@@ -1,0 +1,1 @@
+"""One page about many runs: what was run, what came of it, what is missing."""

@@ -1,0 +1,244 @@
+"""Finds runs, finished or not, and reads what there is to tell of them."""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bqfd_jax import files
+from bqfd_jax.runs import folder
+from bqfd_jax.runs.errors import UsageError
+from bqfd_jax.runs.metrics import read_jsonl
+from bqfd_jax.runs.run import KINDS
+from bqfd_jax.runs.sweep.cell import attempts_of, logs_of
+from bqfd_jax.runs.sweep.grid import SWEEP_FILE, Cell, read_cells
+from bqfd_jax.runs.sweep.status import failure
+
+# What is told of a finished run.
+_SUMMARY = {
+    "evaluations": list,
+    "final": dict,
+    "seconds": (int, float),
+    "peak_memory_gb": (int, float),
+}
+# What tells no two kinds of runs apart.
+_NO_OPTIONS = ("seed", "experiment", "demonstrations", "game", "env", "agent")
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A run, or one that should be there."""
+
+    title: str  # the game or environment
+    agent: str
+    seed: int
+    folder: Path
+    state: str  # done, failed, unfinished, missing
+    why: str = ""
+    variant: str = ""  # options in which it differs from others of its game and agent
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)  # by their dotted names
+    rows: tuple[dict[str, Any], ...] = ()  # of metrics
+    summary: dict[str, Any] | None = None  # of a finished run
+    machine: dict[str, Any] = dataclasses.field(default_factory=dict)
+    logs: Path | None = None  # of a sweep's worker
+
+    @property
+    def label(self) -> str:
+        """The agent, and what is special about it."""
+        return f"{self.agent}, {self.variant}" if self.variant else self.agent
+
+    @property
+    def evaluations(self) -> list[dict[str, Any]]:
+        """As `summary.json` has them, finished or not."""
+        if self.summary is not None:
+            return self.summary["evaluations"]
+        names = {"eval_mean": "mean", "eval_std": "std", "episodes": "episodes", "step": "step"}
+        found = [row for row in self.rows if "eval_mean" in row]
+        return [{short: row[name] for name, short in names.items()} for row in found]
+
+    @property
+    def step(self) -> int:
+        """How far it has come."""
+        return max((row["step"] for row in self.rows if row.get("step") is not None), default=0)
+
+    @property
+    def steps(self) -> int:
+        """How long it is to be."""
+        return self.options.get("steps") or 0
+
+    @property
+    def final(self) -> dict[str, Any] | None:
+        """Final score, if the run is finished and has one."""
+        if self.summary is None or self.summary["final"].get("mean") is None:
+            return None
+        return self.summary["final"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Other:
+    """A folder of pictures and tables that another command has made."""
+
+    title: str
+    folder: Path
+    pictures: tuple[Path, ...]
+    tables: tuple[str, ...]  # Markdown
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """All that a report tells of."""
+
+    entries: list[Entry]
+    others: list[Other]
+
+
+def collect(paths: Sequence[Path]) -> Found:
+    """Reads sweeps, runs, folders of runs, and what other commands have made.
+
+    Raises:
+      UsageError: there is nothing in one of them.
+    """
+    entries: dict[Path, Entry] = {}
+    others: dict[Path, Other] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise UsageError(f"{path} is no folder; name sweeps, runs or folders of runs")
+        before = len(entries) + len(others)
+        known = {*entries, *others}
+        entries |= {entry.folder.resolve(): entry for entry in _entries(path)}
+        others |= {other.folder.resolve(): other for other in _others(path)}
+        if len(entries) + len(others) == before and path.resolve() not in known:
+            raise UsageError(f"there is nothing to tell of in {path}: no sweep, no run, no picture")
+    return Found(_with_variants(list(entries.values())), list(others.values()))
+
+
+def _entries(path: Path) -> Iterator[Entry]:
+    cells = {sweep.parent: read_cells(sweep.parent) for sweep in path.rglob(SWEEP_FILE)}
+    seen = set()
+    for out, own in cells.items():
+        for cell in own:
+            seen.add(out / cell.folder)
+            yield _of_cell(out, cell)
+    for config in sorted(path.rglob("config.json")):
+        if config.parent not in seen and _kind(config.parent) in KINDS:
+            yield _of_run(config.parent)
+
+
+def _kind(run: Path) -> Any:
+    try:
+        return folder.read_config(run).get("experiment")
+    except UsageError:
+        return None
+
+
+def _of_cell(out: Path, cell: Cell) -> Entry:
+    run, logs = out / cell.folder, logs_of(out, cell.folder)
+    why = failure(logs)
+    if (run / "config.json").exists():
+        entry = dataclasses.replace(_of_run(run), logs=logs)
+    else:
+        variant = ", ".join(f"{name}={value}" for name, value in cell.options)
+        named = (cell.title, cell.agent, cell.seed, run)
+        entry = Entry(*named, "missing", variant=variant, logs=logs)
+    if entry.state != "done" and why is not None:
+        return dataclasses.replace(entry, state="failed", why=why)
+    if entry.state != "done" and attempts_of(logs)[-1:] and "ended" not in attempts_of(logs)[-1]:
+        return dataclasses.replace(entry, why="begun, and not ended yet")
+    return entry
+
+
+def _of_run(run: Path) -> Entry:
+    try:
+        config = folder.read_config(run)
+        title = str(config.get("game") or config.get("env"))
+        options = dict(_flat(config))
+        named = (title, str(config["agent"]), int(config["seed"]), run)
+    except (UsageError, KeyError, TypeError, ValueError) as error:
+        return Entry(str(run.name), "?", 0, run, "failed", f"config.json cannot be read: {error}")
+    try:
+        rows = tuple(read_jsonl(run / "metrics.jsonl"))
+        summary = _read(run / "summary.json", _SUMMARY)
+        machine = _read(run / "machine.json", {}) or {}
+        if not all(isinstance(row, dict) for row in rows):
+            raise files.FileError(f"{run / 'metrics.jsonl'} has rows that are none")
+    except FileNotFoundError:
+        return Entry(*named, "unfinished", options=options)
+    except files.FileError as error:
+        return Entry(*named, "failed", str(error), options=options)
+    state = "unfinished" if summary is None else "done"
+    found = {"options": options, "rows": rows, "summary": summary, "machine": machine}
+    return Entry(*named, state, **found)
+
+
+def _read(path: Path, needed: dict[str, type | tuple[type, ...]]) -> dict[str, Any] | None:
+    """What a file holds, if it is there; raises `FileError` if it lacks what is told of."""
+    if not path.exists():
+        return None
+    found = files.read_json(path)
+    wrong = not isinstance(found, dict) or [
+        name for name, kind in needed.items() if not isinstance(found.get(name), kind)
+    ]
+    if wrong:
+        raise files.FileError(f"{path} is not what a run writes")
+    return found
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file may go into the page: one that leads elsewhere may be nobody's to send."""
+    return path.is_file() and not path.is_symlink()
+
+
+def _flat(config: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in config.items():
+        if not above and name in _NO_OPTIONS:
+            continue
+        if isinstance(value, dict):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def _with_variants(entries: Sequence[Entry]) -> list[Entry]:
+    """Says of each run in which options it differs from others of its game and agent."""
+    alike: dict[tuple[str, str], list[Entry]] = defaultdict(list)
+    for entry in entries:
+        if entry.options:
+            alike[entry.title, entry.agent].append(entry)
+    variants = {}
+    for runs in alike.values():
+        names = different(runs)
+        for entry in runs:
+            told = [f"{name}={said(entry.options.get(name))}" for name in names]
+            variants[entry.folder] = ", ".join(told)
+    return [
+        dataclasses.replace(entry, variant=variants.get(entry.folder, entry.variant))
+        for entry in entries
+    ]
+
+
+def different(runs: Sequence[Entry]) -> list[str]:
+    """Options that have not the same value in all runs that have them: agents have their own."""
+    values: dict[str, set[str]] = defaultdict(set)
+    for entry in runs:
+        for name, value in entry.options.items():
+            values[name].add(said(value))
+    return [name for name, found in values.items() if len(found) > 1]
+
+
+def said(value: Any) -> str:
+    """An option's value for people."""
+    if isinstance(value, list):
+        return " ".join(map(said, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _others(path: Path) -> Iterator[Other]:
+    """Pictures and tables that lie in the folder itself and belong to no single run."""
+    if _kind(path) in KINDS:
+        return
+    pictures = tuple(sorted(filter(is_own, path.glob("*.png"))))
+    written = sorted(filter(is_own, path.glob("*.md")))
+    tables = tuple(files.read_bytes(one).decode(errors="replace") for one in written)
+    if pictures or tables:
+        yield Other(str(_kind(path) or path.name).replace("_", " "), path, pictures, tables)

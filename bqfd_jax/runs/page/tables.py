@@ -1,0 +1,147 @@
+"""The tables of a report as files: Markdown, LaTeX, and one line per run for other programs."""
+
+import csv
+import io
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from bqfd_jax.agents.presets import AGENTS
+from bqfd_jax.runs import text
+from bqfd_jax.runs.page.collect import Entry
+from bqfd_jax.runs.page.numbers import Score, labels, scores, titles
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "<": r"\textless{}", ">": r"\textgreater{}",
+}  # fmt: skip
+
+
+def shown(label: str) -> str:
+    """An agent as people call it; what is special about it stays."""
+    agent, comma, variant = label.partition(", ")
+    return f"{AGENTS[agent].title if agent in AGENTS else agent}{comma}{variant}"
+
+
+def said(score: Score | None, plus_minus: str = "±") -> str:
+    """A score as the paper prints it."""
+    if score is None or not len(score.finals):
+        return "-"
+    return f"{text.score(score.mean)} {plus_minus} {text.score(score.std, score.mean)}"
+
+
+def seeds_said(score: Score | None) -> str:
+    """Of how many seeds it is, if not all have finished."""
+    if score is None or len(score.finals) == score.runs:
+        return ""
+    return f"{len(score.finals)} of {score.runs} seeds"
+
+
+def paper_said(score: Score | None, plus_minus: str = "±") -> str:
+    """The paper's own score."""
+    if score is None or score.paper is None:
+        return "-"
+    return f"{score.paper[0]:g} {plus_minus} {score.paper[1]:g}"
+
+
+def has_paper(entries: Sequence[Entry]) -> bool:
+    """Whether there is anything of the paper's to stand beside."""
+    return any(score.paper for score in scores(entries).values())
+
+
+def markdown(entries: Sequence[Entry]) -> str:
+    """Games below each other, agents side by side, the paper's beside ours."""
+    found, columns, paper = scores(entries), labels(entries), has_paper(entries)
+    head = ["game", *(shown(label) for label in columns)]
+    head += [f"{shown(label)}, paper" for label in columns] if paper else []
+    rows = [head]
+    for title in titles(entries):
+        own = [found.get((title, label)) for label in columns]
+        row = [title, *(" ".join(filter(None, (said(s), _bracketed(s)))) for s in own)]
+        rows.append(row + ([paper_said(score) for score in own] if paper else []))
+    return text.markdown([[_plain(part) for part in row] for row in rows]) + "\n"
+
+
+def _bracketed(score: Score | None) -> str:
+    told = seeds_said(score)
+    return f"({told})" if told else ""
+
+
+def _plain(part: str) -> str:
+    """Nothing that Markdown would read as more than text."""
+    part = part.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([|*_`\[\]\\])", r"\\\1", part)
+
+
+def latex(entries: Sequence[Entry]) -> str:
+    """The same for a paper, with booktabs; the best mean of a game is bold."""
+    found, columns = scores(entries), labels(entries)
+    lines = [
+        f"\\begin{{tabular}}{{l{'r' * len(columns)}}}",
+        r"\toprule",
+        " & ".join(["Game", *(_escaped(shown(label)) for label in columns)]) + r" \\",
+        r"\midrule",
+    ]
+    for title in titles(entries):
+        own = [found.get((title, label)) for label in columns]
+        best = best_of([score for score in own if score is not None])
+        parts = [f"${said(score, chr(92) + 'pm')}$" if score else "-" for score in own]
+        bold = [
+            f"$\\mathbf{{{part.strip('$')}}}$" if score is not None and score is best else part
+            for part, score in zip(parts, own, strict=True)
+        ]
+        lines.append(" & ".join([_escaped(title), *bold]) + r" \\")
+        if any(score and score.paper for score in own):
+            paper = [f"${paper_said(score, chr(92) + 'pm')}$" for score in own]
+            lines.append(" & ".join([r"\quad paper", *paper]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def best_of(own: Sequence[Score]) -> Score | None:
+    """The highest mean, if there are several to choose from."""
+    finished = [score for score in own if len(score.finals)]
+    return max(finished, key=lambda score: score.mean) if len(finished) > 1 else None
+
+
+def _escaped(part: str) -> str:
+    return "".join(_LATEX.get(letter, letter) for letter in part)
+
+
+_COLUMNS = (
+    "game", "agent", "variant", "seed", "state", "step", "steps", "final_mean", "final_std",
+    "final_episodes", "last_score", "updates", "seconds", "steps_per_second", "peak_memory_gb",
+    "folder", "why",
+)  # fmt: skip
+
+
+def results(entries: Sequence[Entry], out: Path) -> str:
+    """A line per run; folders as seen from the report's."""
+    written = io.StringIO()
+    table = csv.DictWriter(written, _COLUMNS, lineterminator="\n")
+    table.writeheader()
+    for entry in entries:
+        table.writerow(_result(entry, out))
+    return written.getvalue()
+
+
+def _result(entry: Entry, out: Path) -> dict[str, object]:
+    final, summary = entry.final or {}, entry.summary or {}
+    names = ("updates", "seconds", "steps_per_second", "peak_memory_gb")
+    return {
+        "game": entry.title,
+        "agent": entry.agent,
+        "variant": entry.variant,
+        "seed": entry.seed,
+        "state": entry.state,
+        "step": entry.step,
+        "steps": entry.steps,
+        "final_mean": final.get("mean"),
+        "final_std": final.get("std"),
+        "final_episodes": final.get("episodes"),
+        "last_score": entry.evaluations[-1]["mean"] if entry.evaluations else None,
+        **{name: summary.get(name) for name in names},
+        "folder": os.path.relpath(entry.folder, out),
+        "why": entry.why,
+    }

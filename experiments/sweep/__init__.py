@@ -1,0 +1,1 @@
+"""See `python -m experiments.sweep --help`."""
