@@ -91,7 +91,7 @@ def test_the_defaults_are_the_map_that_was_asked_for():
     full, quick = (Config(quick=quick).resolved() for quick in (False, True))
     assert (full.size, full.seeds, full.episodes) == (20, 5, 100)
     assert len(full.cases) == 3
-    assert len(full.agents) == 6
+    assert len(full.agents) == 7
     assert len(full.qualities) >= 6
     trajectories = {parse_quantity(text).trajectories for text in full.quantities}
     assert trajectories >= {1, 30}

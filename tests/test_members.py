@@ -129,7 +129,7 @@ def test_a_network_without_a_way_of_its_own_is_repeated_whole():
         init=lambda key, seen: {"w": jax.random.normal(key, (4, 2))},
         apply=lambda params, seen: seen[:, 0] @ params["w"],
     )
-    network = networks.as_ensemble(single, {"size": 3})
+    network = networks.as_ensemble(single, {"size": 3, "prior": "scaled"})
     params = network.init(KEY, VECTOR)
     q = network.apply(params, VECTOR)
     for k in range(3):

@@ -163,7 +163,8 @@ class BqfdConfig(AgentConfig):
     @property
     def members(self) -> dict[str, Any] | None:
         """An ensemble with priors of a scale that the demonstrations set."""
-        return {"size": self.ensemble_size} if self.ensemble_size > 1 else None
+        size = self.ensemble_size
+        return {"size": size, "prior": "scaled"} if size > 1 else None
 
     @property
     def keeps_trust(self) -> bool:

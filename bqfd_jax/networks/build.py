@@ -171,6 +171,6 @@ def as_ensemble(network: Network, made_with: dict[str, Any]) -> Network:
     """An ensemble of a network if `made_with` has a size, otherwise the network."""
     if "size" not in made_with:
         return network
-    if "prior_scale" not in made_with:
+    if made_with.get("prior") == "scaled":
         return prior_ensemble(network, made_with["size"])
     return ensemble(network, made_with["size"], prior_scale=made_with["prior_scale"])
