@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from bqfd_jax import checks, demos
+from bqfd_jax.agents.presets import ActingAgentName
 from bqfd_jax.files import plain, read_json, write_json, write_text
 from bqfd_jax.runs import text
 from bqfd_jax.runs.errors import UsageError
@@ -32,7 +33,7 @@ class CompareDemosConfig:
 
     envs: tuple[str, ...] = ("CartPole-v1", "LunarLander-v3")
     """Environments."""
-    agents: tuple[Literal["bqfd", "dqfd", "dqn"], ...] = ("bqfd", "dqfd", "dqn")
+    agents: tuple[ActingAgentName, ...] = ("bqfd", "dqfd", "dqn")
     """Agents that get demonstrations (DQN has them in its replay); DQN without is always there."""
     qualities: tuple[Quality, ...] = ("mediocre", "bad")
     """Demonstrations."""
