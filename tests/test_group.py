@@ -3,8 +3,10 @@
 import dataclasses
 import json
 import shutil
+from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from run_sinks import Noting, StopAt
@@ -19,6 +21,8 @@ from bqfd_jax.runs.gym import GymConfig
 from bqfd_jax.runs.journal import Journal
 from bqfd_jax.runs.metrics import read_jsonl
 from bqfd_jax.runs.run import Run, load_job, start
+from bqfd_jax.training import host_checkpoint
+from bqfd_jax.types import LearnerState
 from experiments import commands
 from experiments.gym import __main__ as gym
 from experiments.gym import training
@@ -243,6 +247,26 @@ def test_seeds_that_stand_at_different_steps_go_back_to_one_that_all_have(tmp_pa
 def test_common_steps(tmp_path, saved, found):
     saved = {tmp_path / name: steps for name, steps in saved.items()}
     assert group._common_steps(saved, Noting()) == found
+
+
+def test_pretraining_is_compared_whatever_learners_remember(tmp_path):
+    def learner(updates):
+        params, extra = {"w": jnp.zeros(2)}, ({"log_eta": jnp.zeros(3)},)
+        return LearnerState(
+            params=params, target_params=params, opt_state=(), updates=updates, extra=extra
+        )
+
+    def journal(name, updates):
+        state = SimpleNamespace(learner=learner(jnp.int32(updates)), replay=(), key=(), step=0)
+        state.totals, state.num_totals = {}, 0
+        items = host_checkpoint.to_checkpoint(state)
+        Checkpointer(tmp_path / name / "checkpoints").save(0, {"learner": items["learner"]})
+        return SimpleNamespace(folder=tmp_path / name)
+
+    jobs = [SimpleNamespace(init=lambda: SimpleNamespace(learner=learner(jnp.int32(0))))]
+    ahead, also, behind = journal("a", 5), journal("b", 5), journal("c", 4)
+    assert group._pretrained_alike(jobs, [ahead, also])
+    assert not group._pretrained_alike(jobs, [ahead, behind])
 
 
 @pytest.mark.parametrize("saved", [{"a": [0, 120], "b": []}, {"a": [200, 240], "b": [120]}])

@@ -16,11 +16,14 @@ from helpers import (
     make_rows,
     mlp_network,
     quick_jit,
+    table_network,
 )
 
 from bqfd_jax import networks
 from bqfd_jax.agents import BqfdConfig, EnsembleBqfdConfig, make_agent, trust
-from bqfd_jax.agents.bqfd import expert_weight
+from bqfd_jax.agents.bootstrapped import bootstrap_mask
+from bqfd_jax.agents.bqfd import expert_weight, make_loss
+from bqfd_jax.checks import OptionError
 from bqfd_jax.replay import make_replay
 
 KEY = jax.random.key(0)
@@ -137,6 +140,76 @@ def test_held_out_rows_have_no_weight():
     assert (weight[~held] > 0).all()
 
 
+def test_what_lies_on_a_path_is_held_out_by_its_own_row():
+    one = known(20)
+    first = int(np.flatnonzero(np.asarray(trust.is_held_out(one, jnp.arange(20))))[0])
+    batch = make_batch(
+        action=[0, 0],
+        index=[first - 1, first],
+        path_action=np.zeros((2, 3), int),
+        path_visit_count=np.ones((2, 3)),
+    )
+    config = configure(BqfdConfig, learn_eta=True)
+    weight = np.asarray(expert_weight(config, batch, jnp.zeros((2, 3, 3)), one))
+    assert (weight > 0).tolist() == [[True, False, True], [False, True, True]]
+
+
+def test_each_row_is_corrected_by_its_own_demonstrations_eta():
+    network = table_network(NUM_STATES, NUM_ACTIONS)
+    tables = network.init(KEY, OBSERVATION), network.init(jax.random.key(1), OBSERVATION)
+    one = known(20, 40).replace(log_eta=jnp.log(jnp.array([0.5, 4.0])))
+    batch = make_batch(
+        observation=[0, 1],
+        action=[1, 2],
+        reward=[1.0, -1.0],
+        discount=[0.9, 0.9],
+        next_observation=[2, 3],
+        index=[0, 20],
+        is_expert=[True, True],
+        path_visit_count=np.ones((2, 1)),
+    )
+
+    def loss(row, *extra, **changes):
+        alone = batch.replace(importance_weight=jnp.eye(2)[row])
+        config = configure(BqfdConfig, n_step_weight=0.0, **changes)
+        total, output = make_loss(network, config)(*tables, alone, *extra)
+        return float(total), float(output.td_error[row])
+
+    for row, eta, other in ((0, 0.5, 4.0), (1, 4.0, 0.5)):
+        assert loss(row, one, learn_eta=True) == pytest.approx(loss(row, eta=eta), rel=1e-5)
+        assert loss(row, eta=eta) != pytest.approx(loss(row, eta=other), rel=1e-2)
+
+
+def test_members_learn_from_their_share_of_own_rows_and_from_every_demonstration():
+    network = networks.prior_ensemble(table_network(NUM_STATES, NUM_ACTIONS), 3)
+    params = network.init(KEY, OBSERVATION)
+    # Six own rows; the demonstration's would not be shown to all members if it were one of them.
+    all_masks = np.asarray(bootstrap_mask(jnp.arange(26), size=3, probability=0.5))
+    shown = np.flatnonzero(~all_masks[:20].all(axis=1))[0]
+    index = np.array([20, 21, 22, 23, 24, 25, shown])
+    mask, is_expert = all_masks[index], index < 20
+    batch = make_batch(
+        observation=np.arange(7),
+        action=np.zeros(7),
+        reward=np.full(7, 50.0),
+        discount=np.zeros(7),
+        index=index,
+        is_expert=is_expert,
+    )
+    loss = make_loss(network, configure(EnsembleBqfdConfig, n_step_weight=0.0))
+    gradient = jax.grad(lambda params: loss(params, params, batch, known(20))[0])(params)
+    learns = np.any(np.asarray(gradient["members"]["table"])[:, :7], axis=2).T
+    np.testing.assert_array_equal(learns, mask | is_expert[:, None])
+    assert 0 < mask[:-1].mean() < 1
+
+
+def test_the_weight_that_is_told_is_a_running_mean_of_each_demonstrations_rows():
+    batch = make_batch(action=[0, 0, 0], index=[0, 2, 99], is_expert=[True, True, False])
+    found = trust.remember_weight(known(3, 5), jnp.array([0.1, 0.3, ABSURD]), batch).weight
+    # From 0.6 a hundredth of the way to 0.2; of the other none was drawn.
+    np.testing.assert_allclose(found, [0.596, 0.6], rtol=1e-6)
+
+
 # -------------------------------------------------------------------------------- learning eta
 
 
@@ -178,11 +251,20 @@ def test_only_held_out_rows_of_experts_count_and_each_for_its_demonstration():
 
 def test_eta_stays_in_its_bounds():
     one = known(20, eta=1.0)
-    config = configure(BqfdConfig, learn_eta=True, eta_step_size=100.0, eta_bounds=(0.5, 2.0))
+    config = configure(
+        BqfdConfig, learn_eta=True, eta=1.0, eta_step_size=100.0, eta_bounds=(0.5, 2.0)
+    )
     q = jnp.broadcast_to(jnp.array([1.0, 0.0]), (2, 1, 2))
     for action, bound in ((0, 2.0), (1, 0.5)):
         found = trust.learn_eta(config, one, q, held_out_batch(one, [action]))
         assert np.exp(found.log_eta[0]) == pytest.approx(bound)
+
+
+def test_eta_begins_within_its_bounds():
+    for eta in (0.0, 40.0):
+        with pytest.raises(OptionError, match=rf"eta is {eta}, but must be in \[0\.01, 30\.0\]"):
+            configure(BqfdConfig, learn_eta=True, eta=eta)
+        configure(BqfdConfig, eta=eta)
 
 
 def learn_from(labels, kind=BqfdConfig, updates=400, **changes):

@@ -154,7 +154,8 @@ class BqfdConfig(AgentConfig):
     """How much members differ by their fixed random priors in the demonstrations' states, as a
     multiple of the returns there (their root mean square, at least 1)."""
     learn_eta: bool = False
-    """Learn an eta of each demonstration from a tenth of its rows that is not used to correct."""
+    """Learn an eta of each demonstration, from `eta` on, by a tenth of its rows that corrects
+    nothing."""
     eta_step_size: float = 0.05
     """Step size of log eta."""
     eta_bounds: tuple[float, float] = (0.01, 30.0)
@@ -194,6 +195,9 @@ class BqfdConfig(AgentConfig):
         checks.at_least(0, **self._values("prior_scale", "eta_step_size"))
         low, high = self.eta_bounds
         checks.require(0 < low <= high, "eta_bounds", self.eta_bounds, "0 < least <= greatest")
+        if self.learn_eta:
+            # It begins there; from elsewhere the first update would throw it onto a bound.
+            checks.within(low, high, eta=self.eta)
         if self.correct_all_actions:
             steps, stops = self.correction_steps, self.stop_correction_gradient
             checks.require(steps == 1, "correction_steps", steps, "1 with correct_all_actions")

@@ -28,6 +28,7 @@ from bqfd_jax.runs.machine import check_memory
 from bqfd_jax.runs.run import KINDS, Run, describe, load_job, prepared
 from bqfd_jax.runs.sinks import Prefixed, Sink
 from bqfd_jax.training.group import join, make_group_trainer
+from bqfd_jax.training.host_checkpoint import network_of
 from bqfd_jax.training.on_device import runs_sharding
 from bqfd_jax.training.on_host import HostLoop, HostTrainState
 
@@ -240,7 +241,7 @@ def _common_steps(saved: Mapping[Path, Sequence[int]], sink: Sink) -> list[int]:
 
 def _pretrained_alike(jobs: Sequence[Job], journals: Sequence[Journal]) -> bool:
     """Whether checkpoints before the first step have seen as many updates."""
-    template = {"learner": jax.eval_shape(lambda: jobs[0].init().learner)}
+    template = {"learner": jax.eval_shape(lambda: network_of(jobs[0].init().learner))}
     updates = set()
     for journal in journals:
         restored = Checkpointer(journal.folder / "checkpoints").restore(template, step=0)

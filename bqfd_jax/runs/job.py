@@ -37,8 +37,9 @@ class Job:
 
     def init(self) -> on_host.HostTrainState:
         """The state at the beginning of the run."""
-        sizes = np.array(list(demos.sizes(self.demonstrations).values()), np.int32)
-        sizes = sizes if self.demonstrations else None
+        sizes = None
+        if self.demonstrations:
+            sizes = np.array(list(demos.sizes(self.demonstrations).values()), np.int32)
         return self.trainer.init(jax.random.key(self.config.seed), self.demo_rows, sizes)
 
     def fresh_replay(self) -> ReplayState:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from bqfd_jax import checks, demos
+from bqfd_jax.agents.presets import ActingAgentName
 from bqfd_jax.files import plain, read_json, write_json, write_text
 from bqfd_jax.runs import text
 from bqfd_jax.runs.errors import UsageError
@@ -32,7 +33,7 @@ class CompareDemosConfig:
 
     envs: tuple[str, ...] = ("CartPole-v1", "LunarLander-v3")
     """Environments."""
-    agents: tuple[Literal["bqfd", "dqfd", "dqn"], ...] = ("bqfd", "dqfd", "dqn")
+    agents: tuple[ActingAgentName, ...] = ("bqfd", "dqfd", "dqn")
     """Agents that get demonstrations (DQN has them in its replay); DQN without is always there."""
     qualities: tuple[Quality, ...] = ("mediocre", "bad")
     """Demonstrations."""
@@ -118,7 +119,8 @@ def _run(config: CompareDemosConfig, case: Case, seed: int, sink: Sink) -> Summa
         there = read_json(out / "config.json")
         # The file of a demonstration is compared, what is in it when a run goes on.
         there.pop("demonstrations", None)
-        if there != plain(run.stored()):
+        # An earlier version may have had fewer options.
+        if plain(GymConfig.completed(there)) != plain(run.stored()):
             raise UsageError(f"{out} holds another run; choose another --out")
         return read_json(summary)
     sink.say(f"\n--- {out} ---")

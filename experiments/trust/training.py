@@ -78,6 +78,8 @@ def _compiled(config: Config, options: BqfdConfig, num_experts: int) -> Callable
         shown = jax.vmap(show)(jax.random.split(show_key, num_experts), tables)
         shown = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), shown)
         state = trainer.init(key, params, shown, jnp.full(num_experts, rows_each))
+        if options.pretrain_updates:
+            state, _ = trainer.pretrain(state, options.pretrain_updates)
 
         def episode(state: on_device.TrainState, _: None) -> tuple[Any, tuple[jax.Array, ...]]:
             state, trace = trainer.run(state, params, size)
