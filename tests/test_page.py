@@ -93,6 +93,9 @@ def test_human_normalised_scores_are_of_games_that_all_have_finished():
     runs.append(entry("Freeway", "dqn", 0, 29.6))
     ours, theirs = numbers.human_normalised(runs)
     assert (ours.games, ours.interval.value, theirs.interval.value) == (1, 0.5, 1.0)
+    # One that has finished nothing yet hides nobody.
+    waiting = Entry("Freeway", "dqfd", 0, "x", "missing")
+    assert len(numbers.human_normalised([*runs, waiting])) == 2
     assert numbers.human_normalised([entry("CartPole-v1", "dqn", 0, 1.0)]) == []
 
 
@@ -134,7 +137,11 @@ def swept(tmp_path):
 
 
 def test_a_sweep_in_progress_is_told_of_plainly(swept):
-    write_cells(swept, grid(["Freeway"], ["bqfd", "dqn"], [0, 1, 2]))
+    cells = grid(["Freeway"], ["bqfd", "dqn"], [0, 1, 2])
+    write_cells(swept, cells)
+    logs = swept / "logs" / cells[-1].folder
+    logs.mkdir(parents=True)
+    (logs / "attempts.jsonl").write_text('{"sweep": "this", "began": 1, "step": null}\n')
     found = collect([swept]).entries
     states = {(e.agent, e.seed): e.state for e in found}
     assert states == {
@@ -150,6 +157,7 @@ def test_a_sweep_in_progress_is_told_of_plainly(swept):
     text = page(collect([swept]), swept.parent / "report")
     assert "1 run failed" in text
     assert "2 runs not begun yet" in text
+    assert "PDD DQN, seed 2: a worker prepares it" in text
     assert "at step 500 of 1,000" in text
 
 
@@ -165,6 +173,34 @@ def test_options_tell_runs_apart_where_they_differ(tmp_path):
     text = page(collect([tmp_path]), tmp_path / "out")
     assert "Options that differ" in text
     assert "<code>hidden</code>" in text
+
+
+def test_what_is_missing_stands_with_its_like(tmp_path):
+    cells = grid(["Freeway"], ["bqfd"], [0, 1], {"bqfd.eta": ("1", "3.0"), "hidden": ("8",)})
+    write_cells(tmp_path, cells)
+    for cell, eta in ((cells[0], 1.0), (cells[2], 3.0)):
+        write_run(tmp_path / cell.folder, bqfd={"eta": eta})
+    found = collect([tmp_path]).entries
+    assert [e.state for e in found] == ["done", "missing"] * 2
+    # As the finished ones call it, and not as the command line did.
+    assert [e.label for e in found] == ["bqfd, bqfd.eta=1"] * 2 + ["bqfd, bqfd.eta=3"] * 2
+    assert numbers.scores(found)["Freeway", "bqfd, bqfd.eta=3"].runs == 2
+
+
+def test_evaluations_are_in_order_and_those_that_are_no_numbers_left_out(tmp_path):
+    write_run(tmp_path / "a", done=False)
+    rows = [
+        {"step": 300, "eval_mean": 3.0, "visit_weight": "high"},
+        {"step": 100, "eval_mean": 1.0},
+        {"step": 200, "eval_mean": None},
+        {"step": 250, "eval_mean": "high"},
+        {"agent": "no step", "eval_mean": 1e9},
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "a" / "metrics.jsonl").write_text(text)
+    (found,) = collect([tmp_path]).entries
+    assert [(e["step"], e["mean"]) for e in found.evaluations] == [(100, 1.0), (300, 3.0)]
+    assert "Learning curves of Freeway" in page(collect([tmp_path]), tmp_path / "out")
 
 
 def test_other_commands_pictures_are_put_in(tmp_path):
@@ -206,6 +242,26 @@ def test_a_damaged_run_is_told_of_and_the_others_too(tmp_path):
     assert "4 runs failed" in page(collect([tmp_path]), tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"final": {"mean": "20"}},
+        {"final": {"mean": 20.0}},
+        {"evaluations": [1]},
+        {"evaluations": [{"step": 0}]},
+        {"evaluations": [{"step": None, "mean": 1.0}]},
+        {"demo": [15.0]},
+    ],
+)
+def test_scores_that_are_no_numbers_are_damage(tmp_path, changed):
+    write_run(tmp_path / "a")
+    path = tmp_path / "a" / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    (found,) = collect([tmp_path]).entries
+    assert (found.state, "scores that are no numbers" in found.why) == ("failed", True)
+    assert "1 run failed" in page(collect([tmp_path]), tmp_path / "out")
+
+
 def test_a_link_to_a_file_elsewhere_does_not_get_into_the_page(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("| password |\n|---|\n| hunter2 |\n")
@@ -225,13 +281,14 @@ class Outside(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.tags, self.sources, self.links = [], [], []
+        self.tags, self.sources, self.links, self.ids = [], [], [], []
 
     def handle_starttag(self, name, attributes):
         self.tags.append(name)
         given = dict(attributes)
         self.sources += [given["src"]] if "src" in given else []
         self.links += [given["href"]] if "href" in given else []
+        self.ids += [given["id"]] if "id" in given else []
 
 
 def test_the_report_is_whole_and_links_to_the_runs(swept, run_here):
@@ -267,8 +324,11 @@ def test_the_table_for_latex_is_escaped_and_bold_where_best(tmp_path):
     assert lines[2] == r"Game & BQfD & PDD DQN \\"
     name = r"A\_1 \& \textless{}b\textgreater{}"
     assert lines[4] == name + r" & $\mathbf{20.0 \pm 2.0}$ & $10.0 \pm 2.0$ \\"
-    paper = tables.latex([entry("Freeway", "bqfd", 0, 20.0)]).splitlines()
-    assert paper[5] == r"\quad paper & $29.8 \pm 0.8$ \\"
+    both = [entry("Freeway", "bqfd", 0, 20.0), Entry("Freeway", "clone", 0, "x", "missing")]
+    paper = tables.latex(both).splitlines()
+    assert paper[4] == r"Freeway & $20.0 \pm 2.0$ & - \\"
+    assert paper[5] == r"\quad paper & $29.8 \pm 0.8$ & - \\"
+    assert len(tables.latex([entry("a\n\nb", "dqn", 0, 1.0)]).splitlines()) == 7
 
 
 def test_the_papers_scores_stand_beside_ours():
@@ -277,6 +337,26 @@ def test_the_papers_scores_stand_beside_ours():
     assert lines[0] == "| game | BQfD | PDD DQN | BQfD, paper | PDD DQN, paper |"
     assert lines[2] == "| Freeway | 20.0 ± 2.0 | - | 29.8 ± 0.8 | - |"
     assert lines[3].startswith(r"| X\|\*\_ |")
+    # No name ends a row or speaks to a terminal.
+    told = tables.markdown([entry("a\nb\x1b[2J", "dqn", 0, 1.0)])
+    assert told.splitlines()[2].startswith(r"| a b \[2J |")
+
+
+def test_a_spreadsheet_finds_no_formula(tmp_path):
+    run = entry("=1+1", "@dqn", 0, -5.0)
+    (row,) = csv.DictReader(tables.results([run], tmp_path).splitlines())
+    assert (row["game"], row["agent"], row["final_mean"]) == ("'=1+1", "'@dqn", "-5.0")
+
+
+def test_the_page_links_to_sections_that_are_there(tmp_path):
+    write_run(tmp_path / "runs" / "a", game="CartPole-v1")
+    for number in (1, 2):
+        parsed = Outside()
+        parsed.feed(page(collect([tmp_path / "runs"]), tmp_path / "out"))
+        places = {link[1:] for link in parsed.links if link.startswith("#")}
+        assert places <= set(parsed.ids)
+        assert ("statistics" in places) == (number == 2)
+        write_run(tmp_path / "runs" / f"b{number}", game="CartPole-v1", agent="dqn")
 
 
 # --- Names that mean harm ---

@@ -15,7 +15,7 @@ from bqfd_jax.runs import folder
 from bqfd_jax.runs.errors import RunError, Stopped, UsageError
 from bqfd_jax.runs.gym import GymConfig
 from bqfd_jax.runs.sweep import cell as cells
-from bqfd_jax.runs.sweep import on_ray
+from bqfd_jax.runs.sweep import needs, on_ray
 from bqfd_jax.runs.sweep.cell import Outcome, Task, attempt, attempts_of, is_finished
 from bqfd_jax.runs.sweep.grid import (
     Cell,
@@ -26,7 +26,10 @@ from bqfd_jax.runs.sweep.grid import (
     write_cells,
 )
 from bqfd_jax.runs.sweep.status import Status, status, table, with_outcomes
+from experiments.sweep import __main__ as command
 from experiments.sweep.__main__ import main as sweep
+from experiments.sweep.__main__ import parse
+from experiments.sweep.config import SweepConfig, run_config
 
 # --- The grid ---
 
@@ -88,6 +91,16 @@ def test_the_arguments_are_those_of_the_single_command():
     assert " ".join(arguments(one, "atari", ["--hidden", "8"], Path("out"))) == (
         "--game Pong --agent bqfd --seed 3 --hidden 8 --bqfd.eta 1 --out out/Pong/bqfd/3-bqfd.eta=1"
     )
+
+
+def test_what_is_true_or_false_can_be_set():
+    options = ["--set", "bqfd.learn-eta=True,False", "--set", "eval-target=false"]
+    given = ["--env", "CartPole-v1", "--agents", "bqfd", "--seeds", "1", *options]
+    config, rest = parse(given)
+    runs = [run_config(config, cell, rest) for cell in config.cells()]
+    assert [run.bqfd.learn_eta for run in runs] == [True, False]
+    assert [run.eval_target for run in runs] == [False, False]
+    assert runs[0].out.name == "0-bqfd.learn_eta=True-eval_target=false"
 
 
 def test_the_folder_knows_the_cells_of_all_commands(tmp_path):
@@ -152,6 +165,7 @@ def test_what_was_begun_is_resumed(task):
         (OptionError("hidden", 0, "at least 1"), "failed"),
         (RunError("the loss became nan"), "failed"),
         (ZeroDivisionError(), "failed"),
+        (SystemExit("no display"), "failed"),
         (Stopped("saved"), "stopped"),
     ],
 )
@@ -179,6 +193,31 @@ def test_a_busy_folder_is_another_matter(task):
     assert outcome.state == "busy"
     assert not (task.logs / "failed.json").exists()
     assert attempt(task, train).state == "done"
+
+
+def test_who_is_overtaken_while_it_prepares_comes_back_later(task):
+    def overtaken(config, sink):
+        # A worker that was presumed dead begins the run meanwhile.
+        begin(config)
+        (config.out / "metrics.jsonl").touch()
+        folder.prepare(config.out, config.stored(), name="x", resume=config.resume)
+
+    assert not task.config.resume
+    outcome = attempt(task, overtaken)
+    assert (outcome.state, "exists already" in outcome.why) == ("busy", True)
+    assert not (task.logs / "failed.json").exists()
+
+
+def test_notes_that_cannot_be_written_do_not_undo_a_run(task, monkeypatch):
+    write = cells.MetricsWriter.write
+
+    def full(self, row):
+        if "ended" in row:
+            raise OSError("the disk is full")
+        write(self, row)
+
+    monkeypatch.setattr(cells.MetricsWriter, "write", full)
+    assert attempt(task, finish) == Outcome("done")
 
 
 def test_a_process_that_dies_again_and_again_is_given_up(task, monkeypatch):
@@ -240,12 +279,15 @@ def test_a_status_is_read_from_the_runs_own_files(tmp_path):
     (logs / "attempts.jsonl").write_text('{"sweep": "this", "began": 1, "step": null}\n')
     assert now().state == "running"
     assert now("another").state == "waiting"
+    with open(logs / "attempts.jsonl", "a") as file:
+        file.write('{"swe{"sweep": "this"\n')
+    assert now().state == "running"
     rows = [
         {"step": 300, "steps_per_second": 50.0},
         {"step": 200, "eval_mean": 7.0},
         {"step": 400, "steps_per_second": 20.0},
     ]
-    text = "".join(json.dumps(row) + "\n" for row in rows) + '{"step": 999'
+    text = '[]\n{"st' + "".join(json.dumps(row) + "\n" for row in [{}, *rows]) + '{"step": 999'
     (run / "metrics.jsonl").write_text(text)
     found = now()
     assert (found.step, found.score, found.speed, found.seconds_left) == (400, 7.0, 20.0, 30.0)
@@ -307,6 +349,7 @@ class Nodes:
         (0, {"workers": 2}, 0),
         (1, {"workers": 2}, 0.5),
         (4, {"workers": 2}, 1),
+        (2, {"workers": 3}, 0.5),
         (8, {"workers": 2, "gpus": 0}, 0),
         (2, {"address": "auto", "workers": 9}, 1),
         (0, {"address": "auto"}, 0),
@@ -378,6 +421,7 @@ def test_the_driver_tries_again_what_was_busy_and_never_what_failed(task):
     driver, ray, asked = drive(task, answers, cpus=2, gpus=1)
     assert ray.options_seen[0]["memory"] == 5
     assert (ray.options_seen[0]["num_cpus"], ray.options_seen[0]["num_gpus"]) == (2, 1)
+    assert ray.options_seen[0]["resources"] == {"bqfd_run": 1}
     until = time.monotonic() + 10
     while not driver.is_over and time.monotonic() < until:
         driver.advance(0.01)
@@ -410,6 +454,23 @@ def test_a_run_that_no_node_can_take_is_refused():
         on_ray.check_fits(small, wanted, {"large": int(4e9)})
     with pytest.raises(UsageError, match="1 GPUs"):
         on_ray.check_fits(small, on_ray.Resources(gpus=1), {"small": 0})
+
+
+def test_a_run_that_cannot_be_made_stops_nobody(monkeypatch):
+    def broken(config):
+        raise AssertionError("no display")
+
+    monkeypatch.setitem(needs.KINDS, "gym", (GymConfig, broken))
+    assert needs.memory(GymConfig.of(100)) == 10**9
+
+
+def test_who_is_stopped_while_a_folder_is_busy_is_not_done(task):
+    driver, _, _ = drive(task, [Outcome("busy")])
+    driver.advance(0)
+    driver.stop()
+    assert driver.is_over
+    with pytest.raises(Stopped, match="the same command goes on"):
+        command._conclude(SweepConfig(out=task.logs), driver)
 
 
 # --- The command ---
@@ -460,6 +521,11 @@ def test_one_cell_is_run_by_its_number_and_once(tmp_path, run_here):
         ([], "name Atari games (--game) or environments (--env)"),
         (["--env", "CartPole-v1", "--game", "Pong"], "one of both"),
         (["--env", "CartPole-v1", "--agent", "dqn"], "--agent: the sweep decides that"),
+        (["--env", "CartPole-v1", "--seeds_per_program", "2"], "the sweep decides that"),
+        (["--env", "CartPole-v1", "--set", "seed=1,2"], "--seed: the sweep decides that"),
+        (["--env", "CartPole-v1", "--set", "out=x"], "--out: the sweep decides that"),
+        (["--env", "CartPole-v1", "--no-such-option", "3"], "--no-such-option"),
+        (["--env", "CartPole-v1", "--index", "9"], "--index is 9, but must be in [0, 8]"),
         (["--env", "CartPole-v1", "--seeds", "0"], "--seeds is 0, but must be at least 1"),
         (["--env", "CartPole-v1", "--set", "hidden"], "--set hidden: give a name and values"),
     ],

@@ -113,6 +113,19 @@ def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return rows
 
 
+def readable_rows(content: bytes) -> list[dict[str, Any]]:
+    """Rows of those lines that can be read, for who only looks on while others write."""
+    rows = []
+    # The last is cut short or empty.
+    for line in content.split(b"\n")[:-1]:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        rows += [row] if isinstance(row, dict) else []
+    return rows
+
+
 def _end_of_last_line(path: Path, end: int) -> int:
     """Bytes up to and with the last line break before `end`."""
     with open(path, "rb") as file:

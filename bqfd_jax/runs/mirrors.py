@@ -89,9 +89,15 @@ class WeightsAndBiases:
                 config=dict(config),
                 dir=str(folder),
                 mode=mode,
-                # Rows and options are all that it is told.
+                # Rows and options are what it is told, and nothing that it finds on the machine.
                 settings=wandb.Settings(
-                    console="off", silent=True, disable_git=True, save_code=False
+                    console="off",
+                    silent=True,
+                    disable_git=True,
+                    save_code=False,
+                    x_disable_meta=True,
+                    x_disable_stats=True,
+                    x_disable_machine_info=True,
                 ),
             )
         except Exception as error:  # whatever a network or an account may be lacking

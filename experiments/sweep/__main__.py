@@ -59,10 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Lists a sweep's runs, does one of them, or all."""
     config, rest = parse(sys.argv[1:] if arguments is None else arguments)
     cells = config.cells()
+    if config.index is not None and not 0 <= config.index < len(cells):
+        raise UsageError(f"--index is {config.index}, but must be in [0, {len(cells) - 1}]")
+    runs = {cell: run_config(config, cell, rest) for cell in cells}
     if config.list:
         _print_list(config, cells, rest)
         return
-    runs = {cell: run_config(config, cell, rest) for cell in cells}
     write_cells(config.out, cells)
     if config.index is not None:
         _run_one(config, runs)
@@ -83,10 +85,7 @@ def _status(config: SweepConfig, cell: Cell, steps: int = 0, sweep: str | None =
 
 
 def _run_one(config: SweepConfig, runs: Mapping[Cell, RunConfig]) -> None:
-    cells = list(runs)
-    if not 0 <= config.index < len(cells):
-        raise UsageError(f"--index is {config.index}, but must be in [0, {len(cells) - 1}]")
-    cell = cells[config.index]
+    cell = list(runs)[config.index]
     run, logs = runs[cell], logs_of(config.out, cell.folder)
     if is_finished(run):
         print(f"{run.out} is finished already")
@@ -192,7 +191,7 @@ def _conclude(config: SweepConfig, driver: on_ray.Driver) -> None:
     if (failed := states.count("failed")) > 0:
         logs = Path(config.out, "logs")
         raise RunError(f"{failed} of {len(states)} runs failed, see {logs}; {where}")
-    if "stopped" in states:
+    if "stopped" in states or "busy" in states:
         raise Stopped("stopped; the same command goes on with what is missing")
     print(where)
 

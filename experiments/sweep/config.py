@@ -18,6 +18,8 @@ from .. import commands
 
 # What the sweep decides for each run.
 _SETTLED = {"--agent", "--seed", "--resume", "--seeds-per-program"}
+# What cannot be set either, because it names the runs.
+_NAMES = {"--game", "--env", "--out"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +83,9 @@ class SweepConfig:
 
 def run_arguments(config: SweepConfig, cell: Cell, rest: Sequence[str]) -> "list[str]":
     """What the single command would take for a cell, `rest` being what all cells share."""
-    if named := sorted(_SETTLED & {part.partition("=")[0] for part in rest}):
+    given = {part.partition("=")[0].replace("_", "-") for part in rest}
+    own = {f"--{name.replace('_', '-')}" for name, _ in cell.options}
+    if named := sorted(_SETTLED & (given | own) | _NAMES & own):
         raise UsageError(f"{', '.join(named)}: the sweep decides that for each run")
     shared = [*rest, f"--{'' if config.eval_in_background else 'no-'}eval-in-background"]
     if config.steps is not None and AGENTS[cell.agent].config is not CloneConfig:

@@ -38,10 +38,11 @@ class Entry:
     why: str = ""
     variant: str = ""  # options in which it differs from others of its game and agent
     options: dict[str, Any] = dataclasses.field(default_factory=dict)  # by their dotted names
-    rows: tuple[dict[str, Any], ...] = ()  # of metrics
+    rows: tuple[dict[str, Any], ...] = ()  # of metrics, all with a step
     summary: dict[str, Any] | None = None  # of a finished run
     machine: dict[str, Any] = dataclasses.field(default_factory=dict)
     logs: Path | None = None  # of a sweep's worker
+    chosen: tuple[tuple[str, str], ...] = ()  # options that a sweep has set
 
     @property
     def label(self) -> str:
@@ -50,17 +51,19 @@ class Entry:
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:
-        """As `summary.json` has them, finished or not."""
+        """Steps and mean scores, finished or not; without those that were not finite."""
         if self.summary is not None:
-            return self.summary["evaluations"]
-        names = {"eval_mean": "mean", "eval_std": "std", "episodes": "episodes", "step": "step"}
-        found = [row for row in self.rows if "eval_mean" in row]
-        return [{short: row[name] for name, short in names.items()} for row in found]
+            found = self.summary["evaluations"]
+        else:
+            found = [{"step": row["step"], "mean": row.get("eval_mean")} for row in self.rows]
+        known = [one for one in found if type(one["mean"]) in (int, float)]
+        # Those of a process beside the training may come late.
+        return sorted(known, key=lambda one: one["step"])
 
     @property
     def step(self) -> int:
         """How far it has come."""
-        return max((row["step"] for row in self.rows if row.get("step") is not None), default=0)
+        return max((row["step"] for row in self.rows), default=0)
 
     @property
     def steps(self) -> int:
@@ -136,15 +139,16 @@ def _of_cell(out: Path, cell: Cell) -> Entry:
     run, logs = out / cell.folder, logs_of(out, cell.folder)
     why = failure(logs)
     if (run / "config.json").exists():
-        entry = dataclasses.replace(_of_run(run), logs=logs)
+        entry = dataclasses.replace(_of_run(run), logs=logs, chosen=cell.options)
     else:
         variant = ", ".join(f"{name}={value}" for name, value in cell.options)
         named = (cell.title, cell.agent, cell.seed, run)
-        entry = Entry(*named, "missing", variant=variant, logs=logs)
+        entry = Entry(*named, "missing", variant=variant, logs=logs, chosen=cell.options)
     if entry.state != "done" and why is not None:
         return dataclasses.replace(entry, state="failed", why=why)
-    if entry.state != "done" and attempts_of(logs)[-1:] and "ended" not in attempts_of(logs)[-1]:
-        return dataclasses.replace(entry, why="begun, and not ended yet")
+    last = attempts_of(logs)[-1:] if entry.state == "missing" else []
+    if last and "ended" not in last[0]:
+        return dataclasses.replace(entry, why="a worker prepares it, unless it has died")
     return entry
 
 
@@ -158,10 +162,13 @@ def _of_run(run: Path) -> Entry:
         return Entry(str(run.name), "?", 0, run, "failed", f"config.json cannot be read: {error}")
     try:
         rows = tuple(read_jsonl(run / "metrics.jsonl"))
-        summary = _read(run / "summary.json", _SUMMARY)
-        machine = _read(run / "machine.json", {}) or {}
         if not all(isinstance(row, dict) for row in rows):
             raise files.FileError(f"{run / 'metrics.jsonl'} has rows that are none")
+        rows = tuple(row for row in rows if _has_numbers(row, "step"))
+        summary = _read(run / "summary.json", _SUMMARY)
+        machine = _read(run / "machine.json", {}) or {}
+        if summary is not None:
+            _check_scores(summary, run / "summary.json")
     except FileNotFoundError:
         return Entry(*named, "unfinished", options=options)
     except files.FileError as error:
@@ -182,6 +189,23 @@ def _read(path: Path, needed: dict[str, type | tuple[type, ...]]) -> dict[str, A
     if wrong:
         raise files.FileError(f"{path} is not what a run writes")
     return found
+
+
+def _check_scores(summary: dict[str, Any], path: Path) -> None:
+    """Raises `FileError` unless scores are numbers, or null where they were not finite."""
+    final, demo = summary["final"], summary.get("demo")
+    sound = all(
+        _has_numbers(one, "step") and _has_numbers(one, "mean", or_null=True)
+        for one in summary["evaluations"]
+    )
+    sound &= final.get("mean") is None or _has_numbers(final, "mean", "std")
+    if not sound or not (demo is None or _has_numbers(demo, "score")):
+        raise files.FileError(f"{path} has scores that are no numbers")
+
+
+def _has_numbers(row: Any, *names: str, or_null: bool = False) -> bool:
+    kinds = (int, float, type(None)) if or_null else (int, float)
+    return isinstance(row, dict) and all(name in row and type(row[name]) in kinds for name in names)
 
 
 def is_own(path: Path) -> bool:
@@ -211,10 +235,20 @@ def _with_variants(entries: Sequence[Entry]) -> list[Entry]:
         for entry in runs:
             told = [f"{name}={said(entry.options.get(name))}" for name in names]
             variants[entry.folder] = ", ".join(told)
+    # What is missing belongs to those for which a sweep has set the same.
+    told = {_setting(entry): variants[entry.folder] for entry in entries if entry.options}
     return [
-        dataclasses.replace(entry, variant=variants.get(entry.folder, entry.variant))
+        dataclasses.replace(
+            entry,
+            variant=variants.get(entry.folder, told.get(_setting(entry), entry.variant)),
+        )
         for entry in entries
     ]
+
+
+def _setting(entry: Entry) -> tuple[object, ...]:
+    # The folder of a sweep's agent: another sweep may have other options that are not its own.
+    return entry.folder.parent, entry.title, entry.agent, entry.chosen
 
 
 def different(runs: Sequence[Entry]) -> list[str]:

@@ -72,7 +72,7 @@ def usage_curves(runs: Sequence[Entry]) -> dict[str, str]:
 
 
 def _points(entry: Entry, name: str) -> tuple[list[float], list[float]]:
-    rows = [row for row in entry.rows if row.get(name) is not None and row.get("step") is not None]
+    rows = [row for row in entry.rows if type(row.get(name)) in (int, float)]
     return [row["step"] for row in rows], [row[name] for row in rows]
 
 

@@ -100,19 +100,20 @@ def scores(entries: Sequence[Entry]) -> dict[tuple[str, str], Score]:
 def human_normalised(entries: Sequence[Entry]) -> list[Aggregate]:
     """Interquartile means of the agents over the games whose human scores are known.
 
-    Only games in which every agent has a finished run count, so that all are measured alike.
+    Only games in which every agent has a finished run count, so that all are measured alike; an
+    agent that has finished nothing yet is left out.
     """
     table = scores(entries)
-    shared = [
-        title
-        for title in titles(entries)
-        if title in HUMAN_SCORES and all(_is_there(table, title, own) for own in labels(entries))
+    known = [title for title in titles(entries) if title in HUMAN_SCORES]
+    agents = [
+        label for label in labels(entries) if any(_is_there(table, title, label) for title in known)
     ]
+    shared = [title for title in known if all(_is_there(table, title, own) for own in agents)]
     if not shared:
         return []
     random = np.random.default_rng(_SEED)
     found = []
-    for label in labels(entries):
+    for label in agents:
         tasks = [_normalised(title, table[title, label].finals) for title in shared]
         interval = stratified_interval(pooled_interquartile_mean, tasks, random)
         found.append(Aggregate(label, len(shared), interval))

@@ -71,7 +71,7 @@ def _bracketed(score: Score | None) -> str:
 
 def _plain(part: str) -> str:
     """Nothing that Markdown would read as more than text."""
-    part = part.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    part = _one_line(part).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([|*_`\[\]\\])", r"\\\1", part)
 
 
@@ -87,14 +87,14 @@ def latex(entries: Sequence[Entry]) -> str:
     for title in titles(entries):
         own = [found.get((title, label)) for label in columns]
         best = best_of([score for score in own if score is not None])
-        parts = [f"${said(score, chr(92) + 'pm')}$" if score else "-" for score in own]
+        parts = [_formula(said(score, r"\pm")) for score in own]
         bold = [
             f"$\\mathbf{{{part.strip('$')}}}$" if score is not None and score is best else part
             for part, score in zip(parts, own, strict=True)
         ]
         lines.append(" & ".join([_escaped(title), *bold]) + r" \\")
         if any(score and score.paper for score in own):
-            paper = [f"${paper_said(score, chr(92) + 'pm')}$" for score in own]
+            paper = [_formula(paper_said(score, r"\pm")) for score in own]
             lines.append(" & ".join([r"\quad paper", *paper]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
@@ -105,8 +105,17 @@ def best_of(own: Sequence[Score]) -> Score | None:
     return max(finished, key=lambda score: score.mean) if len(finished) > 1 else None
 
 
+def _formula(told: str) -> str:
+    return told if told == "-" else f"${told}$"
+
+
 def _escaped(part: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in part)
+    return "".join(_LATEX.get(letter, letter) for letter in _one_line(part))
+
+
+def _one_line(part: str) -> str:
+    """A text that ends no row of a table, and tells a terminal nothing."""
+    return "".join(letter if letter.isprintable() else " " for letter in part)
 
 
 _COLUMNS = (
@@ -122,8 +131,14 @@ def results(entries: Sequence[Entry], out: Path) -> str:
     table = csv.DictWriter(written, _COLUMNS, lineterminator="\n")
     table.writeheader()
     for entry in entries:
-        table.writerow(_result(entry, out))
+        table.writerow({name: _inert(value) for name, value in _result(entry, out).items()})
     return written.getvalue()
+
+
+def _inert(value: object) -> object:
+    """A text that no spreadsheet takes for a formula."""
+    risky = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if risky else value
 
 
 def _result(entry: Entry, out: Path) -> dict[str, object]:

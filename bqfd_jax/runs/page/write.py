@@ -47,12 +47,14 @@ def page(found: Found, out: Path, *, title: str = "", films: bool = True) -> Htm
     """The whole page."""
     entries = found.entries
     title = title or _title(found)
-    parts = [tag("header", tag("h1", title), tag("p", _lead(entries), class_="lead"), _nav(found))]
+    statistics = sections.statistics(entries)
+    nav = _nav(found, compared=bool(statistics))
+    parts = [tag("header", tag("h1", title), tag("p", _lead(entries), class_="lead"), nav)]
     if entries:
         parts += [
             sections.troubles(entries),
             sections.score_table(entries),
-            sections.statistics(entries),
+            statistics,
             sections.games(entries, out, films=films),
         ]
     parts += [sections.other(one) for one in found.others]
@@ -91,9 +93,10 @@ def _lead(entries: Sequence[Entry]) -> str:
     return f"{len(entries)} runs with {seeds} seed{'s' if seeds > 1 else ''}: {told}. {made}."
 
 
-def _nav(found: Found) -> Html:
+def _nav(found: Found, *, compared: bool) -> Html:
     if not found.entries:
         return Html("")
-    places = {"scores": "Final scores", "statistics": "Which agent is better?", "games": "Curves"}
-    places |= {"what": "What was run", "runs": "All runs"}
+    places = {"scores": "Final scores"}
+    places |= {"statistics": "Which agent is better?"} if compared else {}
+    places |= {"games": "Curves", "what": "What was run", "runs": "All runs"}
     return tag("nav", *(tag("a", told, href=f"#{place}") for place, told in places.items()))

@@ -18,8 +18,8 @@ from bqfd_jax import files
 from bqfd_jax.runs import folder
 from bqfd_jax.runs.checkpoint import Checkpointer
 from bqfd_jax.runs.config import RunConfig
-from bqfd_jax.runs.errors import FolderBusyError, Stopped
-from bqfd_jax.runs.metrics import MetricsWriter, read_jsonl
+from bqfd_jax.runs.errors import FolderBusyError, Stopped, UsageError
+from bqfd_jax.runs.metrics import MetricsWriter, readable_rows
 from bqfd_jax.runs.sinks import Bar, Sink, stop_signals
 
 # A run whose process dies so often without coming further will not do so the next time either.
@@ -90,23 +90,27 @@ def _noted(task: Task, attempts: MetricsWriter) -> Iterator[list[Outcome]]:
     ended: list[Outcome] = []
     yield ended
     (outcome,) = ended
-    if outcome.state == "failed":
-        note_failure(task.logs, outcome.why)
-    attempts.write({"sweep": task.sweep, "ended": time.time(), "state": outcome.state})
+    # A full disk does not undo what has come of the run.
+    with suppress(OSError):
+        if outcome.state == "failed":
+            note_failure(task.logs, outcome.why)
+        attempts.write({"sweep": task.sweep, "ended": time.time(), "state": outcome.state})
 
 
 def _attempt(task: Task, train: Train, sink: Sink) -> Outcome:
     if sink.stop_asked():
         return Outcome("stopped")
+    config, begins = task.config, False
     try:
-        config = task.config
         # Before the count of deaths: the last of them may have come after the run was whole.
         if is_finished(config):
             return Outcome("done")
         if (deaths := deaths_without_progress(task)) >= MAX_DEATHS:
             return Outcome("failed", f"its process died {deaths} times without coming further")
         forget_failure(task.logs)
-        train(config_to_go_on(config), sink)
+        config = config_to_go_on(config)
+        begins = not config.resume
+        train(config, sink)
         return Outcome("done")
     except FolderBusyError as error:
         sink.say(f"busy: {error}")
@@ -114,9 +118,13 @@ def _attempt(task: Task, train: Train, sink: Sink) -> Outcome:
     except Stopped as stop:
         sink.say(str(stop))
         return Outcome("stopped", str(stop))
-    except Exception as error:  # one run's trouble must not be the others'
+    # One run's trouble must not be the others', not even where an environment ends its process.
+    except (Exception, SystemExit) as error:
         why = str(error) or type(error).__name__
         sink.warn(why)
+        if begins and isinstance(error, UsageError) and (config.out / "config.json").exists():
+            # Somebody else has begun the run while this attempt was preparing to.
+            return Outcome("busy", why)
         return Outcome("failed", why)
 
 
@@ -145,8 +153,9 @@ def last_step(run: Path) -> int | None:
 def attempts_of(logs: Path, sweep: str | None = None) -> list[dict[str, Any]]:
     """When attempts began and ended, in order, of all commands or of one."""
     path = logs / "attempts.jsonl"
-    rows = read_jsonl(path) if path.exists() else []
-    return [row for row in rows if sweep in (None, row["sweep"])]
+    # Two workers may write at once, on network file systems into each other's lines.
+    rows = readable_rows(path.read_bytes()) if path.exists() else []
+    return [row for row in rows if sweep in (None, row.get("sweep"))]
 
 
 def deaths_without_progress(task: Task) -> int:

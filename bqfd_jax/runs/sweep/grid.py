@@ -119,10 +119,18 @@ def arguments(cell: Cell, kind: str, rest: Sequence[str], out: Path) -> list[str
       rest: options that all cells share.
       out: the sweep's folder.
     """
-    chosen = [part for name, value in cell.options for part in (f"--{name}", value)]
+    chosen = [part for name, value in cell.options for part in _as_arguments(name, value)]
     what = "--game" if kind == "atari" else "--env"
     own = [what, cell.title, "--agent", cell.agent, "--seed", str(cell.seed)]
     return [*own, *rest, *chosen, "--out", str(out / cell.folder)]
+
+
+def _as_arguments(name: str, value: str) -> tuple[str, ...]:
+    """An option with its value; what is true or false is a flag."""
+    if value.lower() not in ("true", "false"):
+        return f"--{name}", value
+    owner, dot, own = name.rpartition(".")
+    return (f"--{owner}{dot}{'' if value.lower() == 'true' else 'no-'}{own}",)
 
 
 def command(parts: Sequence[str]) -> str:

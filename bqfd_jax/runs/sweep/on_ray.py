@@ -22,6 +22,8 @@ Work = Callable[[Task], Outcome]
 # Nothing but a few words goes through Ray's object store, so that it may be as small as it can.
 _OBJECT_STORE = 80 * 2**20
 _LOOPBACK = "127.0.0.1"
+# A place for a run on this machine: cores alone would let in more runs that take parts of one.
+_PLACE = "bqfd_run"
 # Read by Ray when it is imported or started.
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -63,6 +65,7 @@ def cluster(resources: Resources) -> Iterator[ModuleType]:
         options = {
             "address": "local",
             "num_cpus": math.ceil(resources.workers * resources.cpus),
+            "resources": {_PLACE: resources.workers},
             "include_dashboard": resources.dashboard,
             "dashboard_host": _LOOPBACK,
             "object_store_memory": _OBJECT_STORE,
@@ -86,8 +89,10 @@ def settled(ray: ModuleType, resources: Resources) -> Resources:
         return resources
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     most = max((node.get("GPU", 0) for node in nodes), default=0)
-    share = most / resources.workers if resources.address is None else most
-    return dataclasses.replace(resources, gpus=min(share, 1))
+    if resources.address is None and most:
+        # As many runs on each as let all workers in: three on two GPUs take half of one each.
+        return dataclasses.replace(resources, gpus=1 / math.ceil(resources.workers / most))
+    return dataclasses.replace(resources, gpus=min(most, 1))
 
 
 def environment(resources: Resources) -> dict[str, str]:
@@ -161,6 +166,7 @@ class Driver:
             num_cpus=self._resources.cpus,
             num_gpus=self._resources.gpus or 0,
             memory=self._memory[name],
+            resources={} if self._resources.address else {_PLACE: 1},
             runtime_env={"env_vars": environment(self._resources)},
         )
         self._running[settings.remote(self._tasks[name])] = name

@@ -1,7 +1,6 @@
 """How the runs of a sweep stand, read from their own files, and a table of it."""
 
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 from bqfd_jax.files import FileError, read_json
 from bqfd_jax.runs import text
 from bqfd_jax.runs.machine import duration
+from bqfd_jax.runs.metrics import readable_rows
 from bqfd_jax.runs.sweep.cell import Outcome, attempts_of
 from bqfd_jax.runs.sweep.grid import Cell
 
@@ -87,17 +87,10 @@ def _last_rows(path: Path) -> list[dict[str, Any]]:
         with open(path, "rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - _TAIL_BYTES))
-            lines = file.read().split(b"\n")
+            # The first line of a piece is cut short, and so it is no JSON.
+            return readable_rows(file.read())
     except OSError:
         return []
-    rows = []
-    # The last is cut short or empty, and so may be the first of a piece.
-    for line in lines[(1 if size > _TAIL_BYTES else 0) : -1]:
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            continue
-    return rows
 
 
 def count(statuses: Sequence[Status]) -> str:
