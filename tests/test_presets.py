@@ -62,7 +62,7 @@ SMALL = {
 }
 SMALL_EPSILON = {"epsilon_steps": (0, 800), "epsilon_values": (1.0, 0.02)}
 # All rows are learnt by heart.
-ATARI_CLONE = {"updates": 4000, "check_period": 1000, "held_out_every": 0, "shift": 0}
+ATARI_CLONE = {"held_out_every": 0, "shift": 0}
 EXPECTED = {
     "laptop": {
         "clone": ATARI_CLONE,

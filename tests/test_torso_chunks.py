@@ -52,10 +52,7 @@ class StandardConv(nn.Module):
 class PlainOverlap(nn.Module):
     @nn.compact
     def __call__(self, observation):
-        x = nn.LayerNorm(use_scale=False, use_bias=False, reduction_axes=(1, 2, 3))(
-            scaled(observation)
-        )
-        x = nn.relu(StandardConv((8, 8, 4, 16), 4, name="Conv_0")(x))
+        x = nn.relu(StandardConv((8, 8, 4, 16), 4, name="Conv_0")(scaled(observation)))
         x = nn.relu(StandardConv((4, 4, 16, 32), 2, name="Conv_1")(x))
         x = nn.relu(StandardConv((3, 3, 32, 32), 1, name="Conv_2")(x))
         return x.reshape(len(x), -1)

@@ -178,8 +178,9 @@ def learn(
         "gradient_norm": optax.tree.norm(gradients),
         "expert_share": jnp.mean(batch.is_expert, dtype=jnp.float32),
         "accuracy": jnp.mean(right, where=batch.is_expert),
-        "held_out_loss": progress.held_out_loss,
     }
+    if parts.config.held_out_every:
+        metrics["held_out_loss"] = progress.held_out_loss
     return learner, each, metrics
 
 
@@ -211,6 +212,12 @@ def pretrain(
     batch = parts.replay.sample_demonstrations(draw_key, replay_state, config.batch_size, ~judged)
     shifted = shift_at_random(shift_key, batch.observation, config.shift)
     learner, _, metrics = learn(parts, learner, batch.replace(observation=shifted))
+    if config.held_out_every == 0:
+        learner = learner.replace(
+            target_params=learner.params,
+            opt_state=learner.opt_state.replace(best_at=learner.updates),
+        )
+        return learner, replay_state, metrics
     # Where nothing could be held out, what was learnt from must do.
     judged = jnp.where(judged.any(), judged, ~rows.is_last)
     # After the first update, so that there is a best one from then on; and after the last.
@@ -226,8 +233,6 @@ def pretrain(
 
 def finished(config: CloneConfig, learner: LearnerState) -> Array:
     """Whether the held-out rows have not been foretold better for too long, `[]` bool."""
-    if config.held_out_every == 0:
-        return jnp.zeros((), bool)
     return learner.updates - learner.opt_state.best_at > config.patience
 
 
@@ -257,14 +262,14 @@ def _keep_best(
 ) -> LearnerState:
     loss = mean_cross_entropy(parts.apply, parts.replay, learner.params, replay_state, judged)
     progress = learner.opt_state
-    is_better = (loss < progress.best_loss) | (parts.config.held_out_every == 0)
+    is_better = loss < progress.best_loss
     return learner.replace(
         target_params=jax.tree.map(
             lambda new, old: jnp.where(is_better, new, old), learner.params, learner.target_params
         ),
         opt_state=progress.replace(
             held_out_loss=loss,
-            best_loss=jnp.where(is_better, loss, progress.best_loss),
+            best_loss=jnp.minimum(loss, progress.best_loss),
             best_at=jnp.where(is_better, learner.updates, progress.best_at),
         ),
     )

@@ -89,7 +89,7 @@ def run_options(
 
 # Games begin alike, so a clone does best that knows its demonstration by heart: what foretells
 # held-out rows best, and what shifted images teach, plays worse (BUILD_NOTES, 93).
-_ATARI_CLONE = {"updates": 4_000, "check_period": 1_000, "held_out_every": 0, "shift": 0}
+_ATARI_CLONE = {"held_out_every": 0, "shift": 0}
 
 _ATARI = {"adam_epsilon": 1.5e-4, "huber_delta": 1.0, "priority_exponent": 0.6}
 

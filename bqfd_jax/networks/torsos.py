@@ -89,8 +89,8 @@ class OverlapTorso(nn.Module):
     """Nature's three convolutions with 16, 32 and 32 features, on `[B, 4, 84, 84]` uint8 stacks.
 
     As cheap as `PatchTorso`, but its patches overlap, so that it sees where small things are.  The
-    stack and then the features of every place are standardised (Ba et al.: "Layer Normalization",
-    2016): without that, a ball of two pixels is lost among what fills the screen.
+    features of every place are standardised (Ba et al.: "Layer Normalization", 2016): without that,
+    a ball of two pixels is lost among what fills the screen.
     """
 
     dtype: Any = jnp.float32
@@ -105,7 +105,6 @@ class OverlapTorso(nn.Module):
 
         def torso(layers: Layers, observation: Array) -> Array:
             x = jnp.moveaxis(observation, 1, -1).astype(self.dtype) / 255.0
-            x = nn.standardize(x, axis=(1, 2, 3), epsilon=1e-6)
             for (kernel, bias), stride in zip(layers, (4, 2, 1), strict=True):
                 x = nn.standardize(_convolve(x, kernel, stride, "VALID"), epsilon=1e-6)
                 x = nn.relu(x + bias.reshape(1, 1, 1, -1))

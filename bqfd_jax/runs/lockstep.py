@@ -157,7 +157,9 @@ class _Pretraining(_Course):
         if self.position == self.total or not self._crossed(self._config.log_period, before):
             return None
         (row,) = self._log()
-        return f"loss {row['loss']:.3g}, on held-out rows {row['held_out_loss']:.3g}"
+        note = f"loss {row['loss']:.3g}"
+        held_out = row.get("held_out_loss")
+        return note if held_out is None else f"{note}, on held-out rows {held_out:.3g}"
 
     def put_down(self) -> Stopped:
         return _stopped(self._runs, "during pre-training")

@@ -214,12 +214,13 @@ def draw(out: Path, summary: Summary) -> None:
 
 def draw_losses(out: Path, summary: Summary, rows: Sequence[Mapping[str, Any]]) -> None:
     """The learning curve of a clone, from its rows of metrics."""
-    rows = [row for row in rows if "held_out_loss" in row]
+    rows = [row for row in rows if "accuracy" in row]
     updates = np.array([row["updates"] for row in rows])
     shown = {"loss": "rows that are learnt from", "held_out_loss": "held-out rows"}
     curves = {
         label: plots.Line(updates, np.array([row[name] for row in rows]))
         for name, label in shown.items()
+        if all(name in row for row in rows)
     }
     title = f"{summary['game']}, clone, seed {summary['seed']}"
     plots.lines(
