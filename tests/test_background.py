@@ -14,9 +14,10 @@ from run_sinks import Noting
 
 import bqfd_jax
 from bqfd_jax.envs.host import HostEnvironmentError
+from bqfd_jax.files import read_json
 from bqfd_jax.runs import background, host_run
 from bqfd_jax.runs.background import Background, steps_of
-from bqfd_jax.runs.errors import Stopped, UsageError
+from bqfd_jax.runs.errors import RunError, Stopped, UsageError
 from bqfd_jax.runs.gym import GymConfig
 from bqfd_jax.runs.metrics import read_jsonl
 from bqfd_jax.runs.run import Run, load_job, start
@@ -163,6 +164,26 @@ def test_what_goes_wrong_in_a_game_is_told_and_tried_again(make, policy, tmp_pat
         there.answers(())
     assert there.asked == [80]
     assert there.answers(()) == []
+    # Nobody was left to be told.
+    answer(tmp_path, 80, error="the pole fell off")
+    there, _ = make(resumed_at=80)
+    assert there.answers(()) == []
+    assert (there.asked, len(processes)) == ([80], 2)
+
+
+def test_what_cannot_be_started_or_kept_does_not_end_a_run(make, policy, tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(background.subprocess, "Popen", full)
+    there, sink = make()
+    for _ in range(3):
+        there.ask(80, policy)
+    assert there.hopeless == 80
+    assert sink.warnings[0].endswith("80 cannot be started: the disk is full")
+    monkeypatch.setattr(background.files, "replacing", full)
+    there.keep(80, "policy-best.npz")
+    assert sink.warnings[-1] == "policy-best.npz could not be written: the disk is full"
 
 
 def test_it_takes_a_folder_and_things_that_can_be_made_again(job, tmp_path):
@@ -247,6 +268,65 @@ def test_the_rows_are_those_of_a_run_that_evaluates_itself(tmp_path):
     assert [step for step, _, _ in evaluations(here)] == [80, 160, 240]
     assert training_steps(here) == training_steps(beside)
     assert (beside / "evaluations" / "log.txt").read_text().strip() == ""
+
+
+def test_where_it_dies_early_nobody_waits_for_a_score_until_the_end(
+    tmp_path, processes, monkeypatch
+):
+    out, log, seen = tmp_path / "run", host_run.HostRun.log, {}
+
+    def die(self=None):
+        for process in processes:
+            process.code = -9
+        if self is not None:
+            self._watch()
+
+    def dying(self, *args, **kwargs):
+        die()
+        seen[self.loop.step] = [row["step"] for row in self.journal.evaluations]
+        return log(self, *args, **kwargs)
+
+    monkeypatch.setattr(background, "_MAX_DEATHS", 1)
+    monkeypatch.setattr(host_run.HostRun, "log", dying)
+    monkeypatch.setattr(Background, "wait", die)
+    start(load_job(tiny(out, eval_in_background=True)), Noting())
+    # Asked at 80, dead at 120, so that at 160 training plays both.
+    assert (seen[160], seen[200]) == ([], [80, 160])
+    assert [step for step, _, _ in evaluations(out)] == [80, 160, 240]
+
+
+def test_where_no_network_can_be_left_training_plays_itself(tmp_path, processes, monkeypatch):
+    out, sink, ask = tmp_path / "run", Noting(), Background.ask
+
+    def fail(self, step, policy):
+        if step != 80:
+            raise OSError("the disk is full")
+        ask(self, step, policy)
+
+    monkeypatch.setattr(Background, "ask", fail)
+    monkeypatch.setattr(Background, "wait", lambda self: answer(out, 80, 5.0))
+    start(load_job(tiny(out, eval_in_background=True)), sink)
+    assert [step for step, _, _ in evaluations(out)] == [80, 160, 240]
+    assert sum("the disk is full" in text for text in sink.warnings) == 2
+
+
+def test_an_evaluation_that_went_wrong_is_made_up_for_though_later_ones_are_there(
+    tmp_path, processes, monkeypatch
+):
+    out = tmp_path / "run"
+
+    def wait(self):
+        answer(out, 80, 1.0)
+        answer(out, 160, error="the pole fell off")
+        answer(out, 240, 3.0)
+
+    monkeypatch.setattr(Background, "wait", wait)
+    with pytest.raises(RunError, match="the pole fell off"):
+        start(load_job(tiny(out, eval_in_background=True)), Noting())
+    monkeypatch.setattr(Background, "wait", lambda self: answer(out, 160, 2.0))
+    Run.load(out, trust_config=True).resume()
+    assert evaluations(out) == [(80, 1.0, 2), (160, 2.0, 2), (240, 3.0, 2)]
+    assert [e["step"] for e in read_json(out / "summary.json")["evaluations"]] == [80, 160, 240]
 
 
 @pytest.mark.slow

@@ -304,6 +304,25 @@ def test_rows_of_the_comparison_by_hand(tmp_path):
     assert (tmp_path / "c.png").stat().st_size > 5000
 
 
+def test_finished_runs_of_a_version_with_fewer_options_are_read(tmp_path, monkeypatch):
+    config = comparing.CompareDemosConfig(out=tmp_path)
+    case = comparing.Case("CartPole-v1", "dqn", None)
+    kept = []
+    monkeypatch.setattr(comparing, "train", lambda run, sink: kept.append(run.stored()))
+    comparing._run(config, case, 0, Noting())
+    fields = json.loads(json.dumps(kept[0], default=str))
+    del fields["dqn"]["ez_max_repeat"]
+    out = tmp_path / case.folder / "seed-0"
+    out.mkdir(parents=True)
+    (out / "config.json").write_text(json.dumps(fields))
+    (out / "summary.json").write_text('{"final": 3}')
+    assert comparing._run(config, case, 0, Noting()) == {"final": 3}
+    fields["dqn"]["n_step"] += 1
+    (out / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(UsageError, match="holds another run"):
+        comparing._run(config, case, 0, Noting())
+
+
 def test_a_comparison_is_resumed_run_by_run(tmp_path, monkeypatch):
     config = comparing.CompareDemosConfig(
         envs=("gym_probes:bqfd-Probe-v0",), agents=("bqfd",), qualities=("bad",), seeds=2,

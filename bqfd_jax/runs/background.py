@@ -80,8 +80,11 @@ class Background:
             if resumed_at is None or step > resumed_at:
                 self._path(step, "npz").unlink(missing_ok=True)
                 self._path(step, "json").unlink(missing_ok=True)
-        if self.asked:
-            self._start()
+        # What went wrong in an earlier sitting is tried again, also if nobody was left to be told.
+        for step in steps_of(self._folder, "json"):
+            if "error" in files.read_json(self._path(step, "json")):
+                self._path(step, "json").unlink()
+        self._watch()
 
     def _path(self, step: int, ending: str) -> Path:
         return self._folder / f"{step}.{ending}"
@@ -98,7 +101,7 @@ class Background:
         return dead[0] if dead else None
 
     def ask(self, step: int, policy: Policy) -> None:
-        """Leaves a network to be played with."""
+        """Leaves a network to be played with; raises `OSError` if it cannot be written."""
         if not self._path(step, "json").exists():
             save_policy(policy, self._path(step, "npz"))
         self._watch()
@@ -125,10 +128,14 @@ class Background:
 
     def keep(self, step: int, name: str) -> None:
         """Copies the network of a step into the run folder, if it is still there."""
-        with contextlib.suppress(FileNotFoundError):
+        try:
             content = self._path(step, "npz").read_bytes()
             with files.replacing(self._run / name) as file:
                 file.write(content)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._sink.warn(f"{name} could not be written: {error}")
 
     def close_file(self, step: int) -> None:
         """Removes a network that has been played with."""
@@ -145,10 +152,17 @@ class Background:
         if not waiting or (self._process is not None and self._process.poll() is None):
             return
         if self._process is not None:
-            self._deaths[waiting[0]] += 1
-            self._sink.warn(f"the process that evaluates step {waiting[0]} has died")
+            self._note_death(waiting[0], "has died")
+            self._process = None
         if self._deaths[waiting[0]] < _MAX_DEATHS:
-            self._start()
+            try:
+                self._start()
+            except OSError as error:
+                self._note_death(waiting[0], f"cannot be started: {error}")
+
+    def _note_death(self, step: int, what: str) -> None:
+        self._deaths[step] += 1
+        self._sink.warn(f"the process that evaluates step {step} {what}")
 
     def _start(self) -> None:
         # With our number: by the time that the other asks for its parent's, we may be gone.

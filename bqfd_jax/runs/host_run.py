@@ -184,8 +184,16 @@ class HostRun:
         params = self.played_params
         if self._background is None:
             return self._play(params, self.loop.step)
-        self._background.ask(self.loop.step, self.job.policy(params))
-        return self.loop.step < self.config.steps or self._wait_for_answers()
+        try:
+            self._background.ask(self.loop.step, self.job.policy(params))
+        except OSError as error:
+            self.sink.warn(f"no network can be left for another process, it plays here: {error}")
+            if not self._play(params, self.loop.step):
+                return False
+        # Whose process always dies is not left without a score until the end.
+        if self.loop.step < self.config.steps and self._background.hopeless is None:
+            return True
+        return self._wait_for_answers()
 
     def _play(self, params: Params, step: int) -> bool:
         """Plays here and now."""
@@ -262,10 +270,11 @@ class HostRun:
         """Whether one failed or was stopped, so that the run goes on from just before it."""
         config, step = self.config, self.loop.step
         done = [row["step"] for row in self.journal.evaluations]
+        asked = [] if self._background is None else self._background.asked
         if step >= config.steps:
-            return step not in done
-        if self._background is not None:
-            done += self._background.asked
+            # The last may have been answered while an earlier one went wrong.
+            return step not in done or bool(asked)
+        done += asked
         if not config.eval_period:
             return False
         if step == 0:

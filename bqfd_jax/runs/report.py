@@ -110,7 +110,8 @@ def summarise(
             "std": row["eval_std"],
             "episodes": row["episodes"],
         }
-        for row in evaluations
+        # One that went wrong at first may have come after later ones.
+        for row in sorted(evaluations, key=lambda row: row["step"])
     ]
     demo = None
     if demonstrations:
