@@ -151,11 +151,9 @@ class BqfdConfig(AgentConfig):
     mask_probability: float = 0.5
     """Share of its own rows that each member learns from; demonstrations are shown to all."""
     prior_scale: float = 0.2
-    """How much members differ by their fixed random priors in the demonstrations' states, as a
-    multiple of the returns there (their root mean square, at least 1)."""
+    """How much members differ at first, as a multiple of the demonstrations' returns."""
     learn_eta: bool = False
-    """Learn an eta of each demonstration, from `eta` on, by a tenth of its rows that corrects
-    nothing."""
+    """Learn an eta of each demonstration, by a tenth of its rows that corrects nothing."""
     eta_step_size: float = 0.05
     """Step size of log eta."""
     eta_bounds: tuple[float, float] = (0.01, 30.0)

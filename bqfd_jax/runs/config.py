@@ -78,8 +78,7 @@ class RunConfig:
     eval_epsilon: float = 0.0
     """Probability of a random action in evaluations."""
     eval_temperature: float = 0.0
-    """Evaluations draw actions from softmax(values / temperature); 0: they take the best. For a
-    clone, whose values are logarithms of probabilities."""
+    """Evaluations draw actions from softmax(values / temperature), as clones do; 0: the best."""
     eval_max_steps: int = 10_000
     """Agent steps after which an evaluation episode is cut, if the environment does not."""
     eval_target: bool = True
