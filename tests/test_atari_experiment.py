@@ -404,7 +404,6 @@ def test_resuming_with_other_options_shows_the_difference(whole, config):
         (["--game", "Breakot"], "did you mean Breakout"),
         (["--agent", "sarsa"], "sarsa"),
         (["--game", "Pong"], "no demonstration of Pong"),
-        (["--game", "Seaquest", "--demo", "strong"], "no demonstration 'strong' of Seaquest"),
         (["--demo", "runs/nothing.npz"], "no file runs/nothing.npz"),
         (["--demo", "none", "--replay-rows", "100000000"], "set replay_rows to"),
         (["--demo", "none", "--replay-rows", "3000000000"], "do not fit into int32"),
