@@ -1,5 +1,6 @@
 """The one loop, and what it talks to: bars, wishes to stop, signals."""
 
+import functools
 import os
 import signal
 import threading
@@ -61,7 +62,11 @@ def test_the_silent_sink_is_silent_and_the_terminal_is_not(capfd):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_first_signal_is_a_wish_and_the_second_ends_at_once(number):
+def test_the_first_signal_is_a_wish_and_the_second_ends_at_once(number, request):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        # As below nohup, where it would stay unheard.
+        request.addfinalizer(functools.partial(signal.signal, number, signal.SIG_IGN))
+        signal.signal(number, signal.SIG_DFL)
     before, told = signal.getsignal(number), []
     with stop_signals(lambda: told.append("soon")) as asked:
         assert not asked()
