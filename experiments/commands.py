@@ -3,7 +3,7 @@
 import dataclasses
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -19,6 +19,12 @@ from bqfd_jax.runs.run import KINDS, Run
 from bqfd_jax.runs.sinks import Sink
 
 Result = TypeVar("Result")
+# Hyper-parameters that hardly anybody changes: of all that there are, help would be too long.
+_FINE_PRINT = (
+    *("importance_exponent", "priority_epsilon", "ez_exponent", "ez_max_repeat", "noise_ratio"),
+    *("weight_from_target", "stop_correction_gradient", "correction_steps", "n_step_zeta"),
+    *("mask_probability", "eta_step_size", "eta_bounds"),
+)
 
 
 def prog(package: str) -> str:
@@ -43,25 +49,43 @@ def parse(
         arguments = ["--help"]
     elif {"-h", "--help"} & {*arguments} and "bqfd" in getattr(kind, "__dataclass_fields__", ()):
         kind, options["default"] = _shown_in_help(options.get("default") or kind(), arguments)
-        options["description"] += "\n--help-all tells of the other agents' hyper-parameters, too."
+        options["description"] += "\n--help-all tells of all agents' hyper-parameters."
     return tyro.cli(kind, args=arguments, prog=called, **options)
 
 
 def _shown_in_help(config: Any, arguments: Sequence[str]) -> tuple[type, Any]:
-    """A config's type and itself, with the hyper-parameters of the named agents, or of its own."""
+    """A config's type and itself, with what matters of the named agents, or of its own."""
     named = {name for name in AGENTS if name in arguments}
     chosen = named or {getattr(config, "agent", None), *getattr(config, "agents", ())}
     fields = {field.name: field for field in dataclasses.fields(config)}
     useless = NOT_FOR_CLONES if chosen == {"clone"} else ()
-    hidden = [
-        (name, tyro.conf.Suppress[fields[name].type], getattr(config, name))
-        for name in (*AGENTS, *useless)
-        if name in fields and name not in chosen
+    hidden = [name for name in (*AGENTS, *useless) if name in fields and name not in chosen]
+    shorter = {
+        name: _without(getattr(config, name), _FINE_PRINT)
+        for name in AGENTS
+        if name in fields and name in chosen
+    }
+    return _without(config, hidden, shorter)
+
+
+def _without(
+    config: Any, hidden: Sequence[str], others: Mapping[str, tuple[type, Any]] | None = None
+) -> tuple[type, Any]:
+    """A config's type and itself, without what is hidden and with `others` for some fields."""
+    fields = {field.name: field for field in dataclasses.fields(config)}
+    values = {name: getattr(config, name) for name in fields}
+    changed = [
+        (name, tyro.conf.Suppress[fields[name].type], values[name])
+        for name in hidden
+        if name in fields
     ]
+    for name, (kind, value) in (others or {}).items():
+        changed.append((name, kind, value))
+        values[name] = value
     kind = dataclasses.make_dataclass(
-        type(config).__name__, hidden, bases=(type(config),), frozen=True
+        type(config).__name__, changed, bases=(type(config),), frozen=True
     )
-    return kind, kind(**{name: getattr(config, name) for name in fields})
+    return kind, kind(**values)
 
 
 def parse_run(kind: str, arguments: Sequence[str]) -> RunConfig:

@@ -77,8 +77,9 @@ class Mind:
         # What a reward is worth is learnt on the way; futures are compared on one scale.
         self._unit = self._judge.unit
         here = Future((), (), 0.0, self._emulator.lives, state)
-        potential = self._hints.look(self._emulator)
+        # Before the look, which may play on.
         calm = (self._usual(self._emulator.ram()) if self._hints.rests else None, held)
+        potential = self._hints.look(self._emulator)
         firsts = {key: self._imagine(here, [key] * self._how.pace, potential) for key in self.keys}
         intended = self._intended(firsts, potential)
 
