@@ -49,6 +49,8 @@ _SHARED = {
     "ez_exponent": 2.0,
     "ez_max_repeat": 100,
     "pretrain_updates": 0,
+    "act_with_target": False,
+    "squash_values": False,
 }
 PLAIN = {
     AgentConfig: _SHARED,

@@ -165,6 +165,39 @@ def test_huber_turns_linear_at_its_delta():
     np.testing.assert_allclose(td.td_loss(errors, huber_delta=0.0), [4.5, 0.03125, 0.0, 0.125, 2.0])
 
 
+def test_squashed_values_are_learnt_from_squashed_targets():
+    """Values of h(x) = sign(x) (sqrt(|x| + 1) - 1) + x / 100, chosen so that h is a few digits."""
+    h = {0.0: 0.0, 3.0: 1.03, 8.0: 2.08, 15.0: 3.15, -3.0: -1.03}
+    target = TARGET.copy()
+    target[1, 0], target[4, 1] = h[8.0], h[-3.0]
+    batch = make_batch(**ONE_STEP | {"reward": [-1.0, 3.75], "discount": [0.5, 0.25]})
+    config = configure(PddDqnConfig, squash_values=True)
+    _, output, gradient = run_loss(pdd_dqn.make_loss, config, batch, target=target)
+    # -1 + 0.5 * 8 = 3 and 3.75 + 0.25 * -3 = 3
+    errors = [h[3.0] - 2.0, h[3.0] - 1.5]
+    np.testing.assert_allclose(output.td_error, errors, rtol=1e-5)
+    expected = table_gradient((0, 1, -errors[0] / 2), (3, 2, -errors[1] / 2))
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5)
+
+
+def test_squashed_targets_of_an_ensemble_are_each_members_own():
+    q = jnp.array([[[1.03, 0.0], [2.08, -1.03]]])  # [B, K, A]: h of 3, 0, 8, -3
+    look = td.Lookahead(
+        n_step=False,
+        weight=1.0,
+        reward=jnp.array([4.0]),
+        discount=jnp.array([0.5]),
+        q_value=q,
+        q_selector=q,
+    )
+    squashed = td.squashed(look)
+    h = lambda x: np.sqrt(x + 1) - 1 + x / 100  # noqa: E731
+    expected = [[[h(5.5), h(4.0)], [h(8.0), h(2.5)]]]
+    np.testing.assert_allclose(squashed.q_value, expected, rtol=1e-4)
+    np.testing.assert_array_equal(squashed.reward, [0.0])
+    np.testing.assert_array_equal(squashed.discount, [1.0])
+
+
 # ------------------------------------------------------------------------------------ DQfD
 
 
@@ -834,6 +867,15 @@ def test_acting_is_greedy_without_epsilon():
         np.testing.assert_array_equal(action, 1)
 
 
+@pytest.mark.parametrize("kind", [PddDqnConfig, DqfdConfig, BqfdConfig, BootstrappedConfig])
+def test_the_target_network_acts_if_asked_to(kind):
+    for with_target, expected in ((False, ONLINE), (True, TARGET)):
+        agent = agents.make_agent(NETWORK, configure(kind, act_with_target=with_target))
+        state = agent.init(KEY, jnp.zeros((1, 1), jnp.int32))
+        state = state.replace(params=params_of(ONLINE), target_params=params_of(TARGET))
+        np.testing.assert_array_equal(agent.acting_params(state)["table"], expected)
+
+
 def test_each_lane_acts_on_its_own_observation():
     act = quick_jit(functools.partial(acting.act, NETWORK.apply, configure(PddDqnConfig)))
     observation = jnp.array([[3], [0], [7], [1]], jnp.int32)
@@ -1040,6 +1082,8 @@ def test_every_field_of_the_configs_is_tried_with_a_bad_value():
         "stop_correction_gradient",
         "correct_all_actions",
         "learn_eta",
+        "act_with_target",
+        "squash_values",
     }
     shared = {field.name for field in dataclasses.fields(AgentConfig)}
     for kind in (PddDqnConfig, DqfdConfig, BqfdConfig, BootstrappedConfig):

@@ -135,6 +135,22 @@ def test_dueling_head_by_hand():
     np.testing.assert_allclose(np.mean(q, axis=1), value[:, 0], atol=1e-5)
 
 
+def test_streams_are_standardised_each_on_its_own():
+    head = networks.DuelingHead(num_actions=3, hidden=5, layer_norm=True)
+    features = normal((4, 6))
+    params = make_params(head, features)
+    layers = params["params"]
+    plain = networks.DuelingHead(num_actions=3, hidden=5)
+    assert shapes(layers) == shapes(make_params(plain, features)["params"])
+    both = dense(layers["streams"], np.asarray(features, np.float64)).reshape(4, 2, 5)
+    mean, std = both.mean(-1, keepdims=True), both.std(-1, keepdims=True)
+    streams = np.maximum((both - mean) / std, 0)
+    value = dense(layers["value"], streams[:, 0])
+    advantage = dense(layers["advantage"], streams[:, 1])
+    q = head.apply(params, features)
+    np.testing.assert_allclose(q, value + advantage - advantage.mean(1, keepdims=True), atol=1e-4)
+
+
 def test_dueling_head_does_not_see_a_constant_in_the_advantages():
     head = networks.DuelingHead(num_actions=3, hidden=5)
     features = normal((4, 6))

@@ -53,6 +53,11 @@ class AgentConfig:
     """ez-greedy: longest random action, in agent steps."""
     pretrain_updates: int = 0
     """Updates on demonstrations alone before the first agent step."""
+    act_with_target: bool = False
+    """The target network acts, and not the online one: an average acts more steadily."""
+    squash_values: bool = False
+    """Learn h(Q), h(x) = sign(x) (sqrt(|x| + 1) - 1) + x / 100, instead of Q: large values come
+    closer to small ones, so that one learning rate and one eta suit more games."""
 
     def replay_options(self) -> dict[str, Any]:
         """What a replay must know of the agent: `make_replay(..., **config.replay_options())`.

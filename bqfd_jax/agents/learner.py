@@ -38,6 +38,8 @@ class Agent(NamedTuple):
     update: Callable[..., tuple[LearnerState, ReplayState, Metrics]]  # see `update`
     pretrain: Callable[..., tuple[LearnerState, ReplayState, Metrics]]  # the same signature
     describe: Callable[[ReplayState], Metrics]  # what to log of the replay now and then
+    # Whose network acts in training.
+    acting_params: Callable[[LearnerState], Params] = lambda learner: learner.params
     # (learner, replay state, rows of each demonstration or None) -> the learner, which has now seen
     # what the demonstrations tell before anything is learnt.
     prepare: Callable[..., LearnerState] = lambda learner, replay_state, sizes=None: learner
@@ -166,8 +168,12 @@ def make_agent(
         update=functools.partial(update, parts) if replay else refuse,
         pretrain=functools.partial(pretrain, parts) if replay else refuse,
         describe=describe,
-        **functions,
+        **functions | ({"acting_params": _target_params} if config.act_with_target else {}),
     )
+
+
+def _target_params(learner: LearnerState) -> Params:
+    return learner.target_params
 
 
 def make_optimizer(config: AgentConfig) -> optax.GradientTransformation:

@@ -10,6 +10,8 @@ import rlax
 from bqfd_jax.agents.config import AgentConfig
 from bqfd_jax.types import Array, Batch, Params
 
+_SQUASH = 1e-2  # what is left of a large value, linearly
+
 Apply = Callable[[Params, Array], Array]  # observation [B, ...] -> Q-values [B, ..., A]
 
 
@@ -40,7 +42,7 @@ def lookaheads(
     # Targets are constants: stopping here spares the backward pass as well.
     q_selectors = jnp.split(apply(jax.lax.stop_gradient(params), observation), len(n_steps))
     q_values = jnp.split(apply(target_params, observation), len(n_steps))
-    return [
+    looks = [
         Lookahead(
             n_step=n,
             weight=_weight(config, n),
@@ -51,6 +53,25 @@ def lookaheads(
         )
         for n, q_value, q_selector in zip(n_steps, q_values, q_selectors, strict=True)
     ]
+    return [squashed(look) for look in looks] if config.squash_values else looks
+
+
+def squashed(look: Lookahead) -> Lookahead:
+    """The same lookahead for networks whose Q-values are `h` of what is earned.
+
+    The target of action b is `h(r + discount h^-1(q(b)))`.  As h is monotonous, the best action is
+    still the one whose value is largest.  Pohlen et al.: "Observe and Look Further" (2018).
+    """
+    reward, discount = (
+        x.reshape(-1, *[1] * (look.q_value.ndim - 1)) for x in (look.reward, look.discount)
+    )
+    # The usual 1e-3 would leave large values hardly apart.
+    target = reward + discount * rlax.signed_parabolic(look.q_value, _SQUASH)
+    return look._replace(
+        reward=jnp.zeros_like(look.reward),
+        discount=jnp.ones_like(look.discount),
+        q_value=rlax.signed_hyperbolic(target, _SQUASH),
+    )
 
 
 def td_loss(td_error: Array, *, huber_delta: float) -> Array:

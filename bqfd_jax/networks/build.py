@@ -47,17 +47,22 @@ TORSO_DTYPES = ("float32", "bfloat16")
 
 
 def atari_network(
-    num_actions: int, *, hidden: int = 512, torso: str = "nature", torso_dtype: str = "float32"
+    num_actions: int,
+    *,
+    hidden: int = 512,
+    torso: str = "nature",
+    torso_dtype: str = "float32",
+    layer_norm: bool = False,
 ) -> Network:
     """The paper's Atari network, Nature's convolutions under a dueling head; or a smaller one.
 
     The torsos `patch` and `overlap` do about a quarter of the work; `hidden` is the width of the
-    streams, and `torso_dtype` what the torso computes in.
+    streams, `torso_dtype` what the torso computes in, and `layer_norm` standardises the streams.
     """
     checks.one_of(ATARI_TORSOS, torso=torso)
     checks.one_of(TORSO_DTYPES, torso_dtype=torso_dtype)
     made = ATARI_TORSOS[torso](dtype=jnp.dtype(torso_dtype))
-    return image_network(made, num_actions, hidden)
+    return image_network(made, num_actions, hidden, layer_norm=layer_norm)
 
 
 def for_observation(
@@ -158,7 +163,7 @@ def described_network(
     stack: int,
 ) -> Network:
     """The network that a policy file describes, as an ensemble if `made_with` has a size."""
-    names = ("hidden", "scale", "torso", "torso_dtype")
+    names = ("hidden", "scale", "torso", "torso_dtype", "layer_norm")
     options = {name: made_with[name] for name in names if name in made_with}
     if "torso" in options:
         network = atari_network(num_actions, **options)

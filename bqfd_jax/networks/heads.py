@@ -16,15 +16,16 @@ class DuelingHead(nn.Module):
 
     num_actions: int
     hidden: int = 256
+    layer_norm: bool = False  # see `_streams`
     torso_gradient_scale: float = 2**-0.5
 
     @nn.compact
     def __call__(self, features: Array) -> Array:  # noqa: D102
         x = optax.scale_gradient(features, self.torso_gradient_scale)
         # One wide layer is two streams side by side, and one matrix product instead of two.
-        streams = nn.relu(nn.Dense(2 * self.hidden, name="streams")(x))
-        value = nn.Dense(1, name="value")(streams[..., : self.hidden])
-        advantage = nn.Dense(self.num_actions, name="advantage")(streams[..., self.hidden :])
+        streams = _streams(nn.Dense(2 * self.hidden, name="streams")(x), 1, self.layer_norm)
+        value = nn.Dense(1, name="value")(streams[..., 0, 0, :])
+        advantage = nn.Dense(self.num_actions, name="advantage")(streams[..., 0, 1, :])
         return value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
 
 
@@ -34,10 +35,12 @@ class QNetwork(nn.Module):
     torso: nn.Module
     num_actions: int
     hidden: int = 256
+    layer_norm: bool = False
 
     @nn.compact
     def __call__(self, observation: Array) -> Array:  # noqa: D102
-        return DuelingHead(self.num_actions, self.hidden)(self.torso(observation))
+        features = self.torso(observation)
+        return DuelingHead(self.num_actions, self.hidden, self.layer_norm)(features)
 
 
 class DuelingHeads(nn.Module):
@@ -49,15 +52,16 @@ class DuelingHeads(nn.Module):
     num_actions: int
     size: int
     hidden: int
+    layer_norm: bool = False
     torso_gradient_scale: float = 2**-0.5
 
     @nn.compact
     def __call__(self, features: Array) -> Array:  # noqa: D102
         x = optax.scale_gradient(features, self.torso_gradient_scale / self.size)
-        streams = nn.relu(nn.Dense(2 * self.size * self.hidden, name="streams")(x))
-        streams = streams.reshape(*streams.shape[:-1], self.size, 2 * self.hidden)
-        value = self._linear("value", streams[..., : self.hidden], 1)
-        advantage = self._linear("advantage", streams[..., self.hidden :], self.num_actions)
+        streams = nn.Dense(2 * self.size * self.hidden, name="streams")(x)
+        streams = _streams(streams, self.size, self.layer_norm)
+        value = self._linear("value", streams[..., 0, :], 1)
+        advantage = self._linear("advantage", streams[..., 1, :], self.num_actions)
         return value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
 
     def _linear(self, name: str, x: Array, outputs: int) -> Array:
@@ -75,8 +79,19 @@ class HeadsNetwork(nn.Module):
     num_actions: int
     size: int
     hidden: int
+    layer_norm: bool = False
 
     @nn.compact
     def __call__(self, observation: Array) -> Array:  # noqa: D102
         features = self.torso(observation)
-        return DuelingHeads(self.num_actions, self.size, self.hidden)(features)
+        return DuelingHeads(self.num_actions, self.size, self.hidden, self.layer_norm)(features)
+
+
+def _streams(x: Array, size: int, layer_norm: bool) -> Array:
+    """From a wide layer `[B, K 2 hidden]` to value and advantage streams, `[B, K, 2, hidden]`.
+
+    Each is standardised before its ReLU if asked for (Ba et al.: "Layer Normalization", 2016): what
+    is learnt from the same rows again and again then neither grows nor dies.
+    """
+    x = x.reshape(*x.shape[:-1], size, 2, -1)
+    return nn.relu(nn.standardize(x, epsilon=1e-6) if layer_norm else x)

@@ -33,7 +33,9 @@ def from_flax(module: nn.Module) -> Network:
     return Network(init=module.init, apply=module.apply)
 
 
-def image_network(torso: nn.Module, num_actions: int, hidden: int) -> Network:
+def image_network(
+    torso: nn.Module, num_actions: int, hidden: int, *, layer_norm: bool = False
+) -> Network:
     """A dueling network of images, whose torso the members of an ensemble share.
 
     Their priors see a coarser image.
@@ -43,11 +45,12 @@ def image_network(torso: nn.Module, num_actions: int, hidden: int) -> Network:
         coarse = StackedImages(PooledTorso(scale=_scale(torso)))
         width = _head_width(hidden, size)
         return (
-            from_flax(HeadsNetwork(torso, num_actions, size, width)),
+            from_flax(HeadsNetwork(torso, num_actions, size, width, layer_norm)),
             from_flax(HeadsNetwork(coarse, num_actions, size, _PRIOR_HIDDEN // 2)),
         )
 
-    return from_flax(QNetwork(torso, num_actions, hidden))._replace(members=members)
+    network = from_flax(QNetwork(torso, num_actions, hidden, layer_norm))
+    return network._replace(members=members)
 
 
 def dense_network(torso: MLPTorso, num_actions: int, hidden: int) -> Network:

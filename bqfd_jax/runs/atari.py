@@ -55,6 +55,8 @@ class AtariConfig(RunConfig):
     """What sees the frames: `nature`, the paper's three convolutions; for about a quarter of the
     work `patch`, two layers, or `overlap`, three small ones that see where small things are."""
     hidden: int = 256
+    layer_norm: bool = False
+    """Standardise the value and advantage streams before their ReLU."""
 
     @property
     def title(self) -> str:
@@ -124,7 +126,7 @@ class AtariWorld:
 
     def make_network(self, env: HostEnvironment) -> MadeNetwork:
         """The paper's network, or the smaller one."""
-        names = ("torso", "hidden", "torso_dtype")
+        names = ("torso", "hidden", "torso_dtype", "layer_norm")
         made_with = {name: getattr(self._config, name) for name in names}
         return MadeNetwork(networks.atari_network(env.num_actions, **made_with), made_with)
 

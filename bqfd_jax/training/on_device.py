@@ -173,7 +173,12 @@ def _interact(
     num_lanes = replay.layout.num_lanes
     key, act_key, step_key = jax.random.split(state.key, 3)
     action, actor = agent.act(
-        act_key, state.learner.params, state.actor, state.observation, state.is_first, state.step
+        act_key,
+        agent.acting_params(state.learner),
+        state.actor,
+        state.observation,
+        state.is_first,
+        state.step,
     )
     step_lanes = jax.vmap(auto_reset(env), in_axes=(0, None, 0, 0))
     env_state, outcome, next_frame = step_lanes(

@@ -154,7 +154,12 @@ def act(agent: Agent, state: HostTrainState, seen: Seen) -> tuple[HostTrainState
     observation = push_frame(state.lanes.observation, seen.frame, seen.is_first)
     key = _stream_key(state, KeyStream.ACTING, state.step)
     action, actor = agent.act(
-        key, state.learner.params, state.lanes.actor, observation, seen.is_first, state.step
+        key,
+        agent.acting_params(state.learner),
+        state.lanes.actor,
+        observation,
+        seen.is_first,
+        state.step,
     )
     lanes = LaneState(
         actor=actor,
