@@ -22,6 +22,9 @@ _HELD_OUT_EVERY = 10
 _LONGEST_BLOCK = 10
 _PROBES = 256
 _SEED = 0
+# Where slopes are cut, so that a few absurd values do not decide.  Steeper ones than this are rare;
+# a cut among the usual ones would hide how wrong a confident expert was, and so flatter it.
+_STEEPEST = 10.0
 
 
 @chex.dataclass(frozen=True)
@@ -156,7 +159,7 @@ def learn_eta(config: BqfdConfig, trust: Trust, q: Array, batch: Batch) -> Trust
         trust.log_eta[number], jax.lax.stop_gradient(q), batch.action
     )
     counts = batch.is_expert & is_held_out(trust, batch.index)
-    mean, _ = _means(trust, number, counts, jnp.clip(slope, -1.0, 1.0))
+    mean, _ = _means(trust, number, counts, jnp.clip(slope, -_STEEPEST, _STEEPEST))
     low, high = map(_log, config.eta_bounds)
     log_eta = jnp.clip(trust.log_eta + config.eta_step_size * mean, low, high)
     return trust.replace(log_eta=log_eta)
