@@ -46,6 +46,7 @@ def as_environment(
     seed: int = 0,
     stream: EnvStream = EnvStream.TRAINING,
     default_lanes: int = 1,
+    fire_after: int = 0,
 ) -> HostEnvironment:
     """Whatever somebody calls an environment, as a `HostEnvironment`.
 
@@ -56,6 +57,7 @@ def as_environment(
       seed: of their beginnings, if they are made here.
       stream: which of a run's environments they are.
       default_lanes: how many, if `num_lanes` is not given.
+      fire_after: of an Atari game that is made here, see `envs.atari.Atari`.
     """
     game = atari_game(env)
     if game is not None:
@@ -66,6 +68,7 @@ def as_environment(
             seed=seed,
             stream=stream,
             life_loss_is_terminal=False,
+            fire_after=fire_after,
         )
     if all(hasattr(env, name) for name in ("num_lanes", "num_actions", "frame_shape")):
         if num_lanes not in (None, env.num_lanes):
@@ -141,7 +144,15 @@ def _prepare(
     checks.at_least(1, episodes=episodes, max_steps=max_steps)
     checks.within(0, 2**32 - 1, seed=seed)
     checks.within(0, 1, epsilon=epsilon)
-    env = as_environment(env, seed=seed, stream=stream, default_lanes=min(episodes, 16))
+    # A policy plays as it was trained; what a function does is its own affair.
+    made_by = policy.preprocessing if isinstance(policy, Policy) else None
+    env = as_environment(
+        env,
+        seed=seed,
+        stream=stream,
+        default_lanes=min(episodes, 16),
+        fire_after=(made_by or {}).get("fire_after", 0),
+    )
     return env, _Chooser(env, policy, epsilon, seed)
 
 
@@ -175,11 +186,15 @@ def _episode(
     """The first episode of a lane."""
     lasts = [t for t, step in enumerate(steps) if step.is_last[lane]]
     length = lasts[0] if lasts else len(actions)
+    taken = [
+        chosen if following.action is None else following.action
+        for chosen, following in zip(actions, steps[1:], strict=True)
+    ]
     lives = np.array([step.lives[lane] for step in steps[: length + 1]], np.int32)
     return FrameDemonstration(
         game=getattr(env, "name", type(env).__name__),
         frames=np.stack([step.frame[lane] for step in steps[: length + 1]]),
-        actions=np.array([chosen[lane] for chosen in actions[:length]], np.int32),
+        actions=np.array([done[lane] for done in taken[:length]], np.int32),
         rewards=np.array([step.score_reward[lane] for step in steps[1 : length + 1]], np.float32),
         episode_lengths=np.array([length], np.int32),
         terminated=(bool(lasts) and bool(steps[length].discount[lane] == 0),),

@@ -203,6 +203,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, np.ndar
         raise PolicyError(f"it is a {meta['kind']} of format {meta['format']}")
     check_fields(meta, num_actions=int, frame_shape=[int], frame_dtype=str, stack=int, params=[str])
     check_fields(meta, made_with=(dict, None), preprocessing=(dict, None), environment=str)
+    check_fields({"fire_after": 0} | (meta["preprocessing"] or {}), fire_after=int)
     names = [f"param_{i}" for i in range(len(meta["params"]))]
     arrays = read_npz(path, names)
     written = {name: value for name, value in meta.items() if name != "digest"}

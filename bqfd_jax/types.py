@@ -120,6 +120,8 @@ class HostStep(NamedTuple):
     is_last: np.ndarray  # [L] bool, it ends one, by termination or truncation
     score_reward: np.ndarray  # [L] float32, as the game counts it; a score is its sum
     lives: np.ndarray  # [L] int32, left in the game; 0 throughout where there are none
+    # [L] integers, what was done at observation t - 1; None: what was asked for.
+    action: np.ndarray | None = None
 
 
 class HostEnvironment(Protocol):

@@ -19,11 +19,11 @@ from bqfd_jax.runs.run import KINDS, Run
 from bqfd_jax.runs.sinks import Sink
 
 Result = TypeVar("Result")
-# Hyper-parameters that hardly anybody changes: of all that there are, help would be too long.
+# What hardly anybody changes: of all that there is, help would be too long.
 _FINE_PRINT = (
     *("importance_exponent", "priority_epsilon", "ez_exponent", "ez_max_repeat", "noise_ratio"),
     *("weight_from_target", "stop_correction_gradient", "correction_steps", "n_step_zeta"),
-    *("mask_probability", "eta_step_size", "eta_bounds"),
+    *("mask_probability", "eta_step_size", "eta_bounds", "demo_rows"),
 )
 
 
@@ -59,7 +59,11 @@ def _shown_in_help(config: Any, arguments: Sequence[str]) -> tuple[type, Any]:
     chosen = named or {getattr(config, "agent", None), *getattr(config, "agents", ())}
     fields = {field.name: field for field in dataclasses.fields(config)}
     useless = NOT_FOR_CLONES if chosen == {"clone"} else ()
-    hidden = [name for name in (*AGENTS, *useless) if name in fields and name not in chosen]
+    hidden = [
+        name
+        for name in dict.fromkeys((*AGENTS, *useless, *_FINE_PRINT))
+        if name in fields and name not in chosen
+    ]
     shorter = {
         name: _without(getattr(config, name), _FINE_PRINT)
         for name in AGENTS

@@ -74,6 +74,7 @@ def atari_program(agent, preset, *, torso, hidden, rows_per_lane, num_lanes, num
         discount=jax.ShapeDtypeStruct((num_lanes,), jnp.float32),
         is_first=jax.ShapeDtypeStruct((num_lanes,), bool),
         is_last=jax.ShapeDtypeStruct((num_lanes,), bool),
+        action=jax.ShapeDtypeStruct((num_lanes,), jnp.int32),
     )
     return on_host.make_host_trainer(made, replay), jax.eval_shape(init), seen
 

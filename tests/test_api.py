@@ -176,7 +176,7 @@ FEW = {"steps": 24, "learning_starts": 8, "log_period": 8, "hidden": 4, "eval_pe
 def test_environments_of_every_kind(env, lanes, options):
     result = train(env, config=configure(PddDqnConfig, batch_size=4), **FEW, **options)
     assert int(result.state.step) == 24
-    assert result.state.lanes.action.shape == (lanes,)
+    assert result.state.lanes.is_first.shape == (lanes,)
     assert not result.stopped
     # What is made already is not evaluated unless there is another to do it with.
     rows = [row for row in result.metrics if "eval_mean" in row]

@@ -159,6 +159,7 @@ def seen(rng, *, is_first=False):
         discount=np.ones(LANES, np.float32),
         is_first=np.full(LANES, is_first),
         is_last=np.zeros(LANES, bool),
+        action=rng.integers(0, ACTIONS, LANES).astype(np.int32),
     )
 
 

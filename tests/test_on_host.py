@@ -82,6 +82,22 @@ def test_rows_are_what_the_environment_showed(num_lanes):
             chex.assert_trees_all_equal(row, expected)
 
 
+def test_rows_hold_what_was_done_and_not_what_was_chosen():
+    class Disobedient(CountingEnvironment):
+        def step(self, actions):
+            done = np.where(self.frame[:, 0] == 1, 4, actions)
+            return super().step(done)._replace(action=done)
+
+    env, replay, trainer = make(num_lanes=2, env=Disobedient(2))
+    loop = make_loop(trainer, env)
+    loop.run(2 * 9)
+    stored = np.asarray(loop.state.replay.rows.action)[[*range(8), *range(100, 108)]]
+    assert replay.layout.rows_per_lane == 100
+    assert stored.tolist() == [int(a[0]) for a in env.actions[:8]] + [4] * 8
+    # What lane 1 would have done: it sees no more than lane 0, so not always 4.
+    assert 0 < int(loop.guarded) <= 9
+
+
 def test_actions_follow_the_stack_that_the_replay_would_gather():
     env, _, trainer = make(num_lanes=2)
     loop = make_loop(trainer, env)

@@ -168,6 +168,7 @@ def test_options_of_runs():
         "eval_episodes": 30,
         "eval_max_steps": atari.MAX_EPISODE_STEPS,
         "eval_target": False,
+        "fire_after": 0,
         "final_steps": 2_000_000,
         "checkpoint_period": 1_000_000,
         "log_period": 10_000,

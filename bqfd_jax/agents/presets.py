@@ -180,6 +180,7 @@ _PAPER_RUN = {
     # The half hour of play after which the Atari environments cut an episode.
     "eval_max_steps": 27_000,
     "eval_target": False,
+    "fire_after": 0,
     "final_steps": 2_000_000,
     "checkpoint_period": 1_000_000,
     "log_period": 10_000,

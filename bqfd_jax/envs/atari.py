@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from bqfd_jax import checks, extras
+from bqfd_jax.envs.guard import Guard, start_of
 from bqfd_jax.envs.host import checked_actions
 from bqfd_jax.types import HostStep
 
@@ -140,6 +141,7 @@ class Atari:
         life_loss_is_terminal: bool = True,
         noop_max: int = 30,
         max_episode_steps: int = MAX_EPISODE_STEPS,
+        fire_after: int = 0,
         num_threads: int = 0,
         render: bool = False,
     ):
@@ -156,6 +158,8 @@ class Atari:
           life_loss_is_terminal: losing a life is discount 0.
           noop_max: an episode begins with 1 to that many no-ops.
           max_episode_steps: agent steps after which an episode is truncated.
+          fire_after: unchanged frames after which a game is started by FIRE, whatever is asked for;
+            0: never.  See `guard`.
           num_threads: that step the emulators; 0 leaves it to envpool.
           render: `render` will be called.
         """
@@ -163,7 +167,7 @@ class Atari:
         checks.at_least(
             1, num_lanes=num_lanes, noop_max=noop_max, max_episode_steps=max_episode_steps
         )
-        checks.at_least(0, num_threads=num_threads)
+        checks.at_least(0, num_threads=num_threads, fire_after=fire_after)
         checks.at_most(MAX_LANES, num_lanes=num_lanes)
         check_game(game)
         self.name = game
@@ -171,7 +175,9 @@ class Atari:
         # Demonstrations must be transformed alike.
         self.transform_reward = log_reward if log_rewards else None
         self.life_loss_is_terminal = life_loss_is_terminal
-        self.preprocessing = {"by": "envpool", **EMULATOR}
+        self.preprocessing = {"by": "envpool", **EMULATOR, "fire_after": fire_after}
+        start = start_of(game) if fire_after else ()
+        self._guard = Guard(start, num_lanes, fire_after) if start else None
         self._pool = extras.load(*_ENVPOOL).make(
             f"{game}-v5",
             env_type="gymnasium",
@@ -191,8 +197,9 @@ class Atari:
         """Begins a new episode in every lane."""
         frame, info = self._pool.reset()
         nothing = np.zeros(self.num_lanes, np.float32)
+        none = np.zeros(self.num_lanes, np.int32)
         no = np.zeros(self.num_lanes, bool)
-        return self._show(frame, nothing, ended=no, over=no, is_first=~no, info=info)
+        return self._show(frame, nothing, ended=no, over=no, is_first=~no, info=info, action=none)
 
     def step(self, actions: np.ndarray) -> HostStep:
         """Takes one action per lane, `[L]` integers; ignored in lanes whose episode has ended."""
@@ -200,6 +207,8 @@ class Atari:
             raise RuntimeError("reset must be called before step")
         # envpool would read whatever lies there.
         actions = checked_actions(actions, self.name, self.num_lanes, self.num_actions)
+        if self._guard is not None:
+            actions = self._guard.replace(actions)
         frame, _, terminated, truncated, info = self._pool.step(actions.astype(np.int32))
         return self._show(
             frame,
@@ -210,6 +219,7 @@ class Atari:
             # envpool resets in the step after an episode's last.
             is_first=self._previous.is_last,
             info=info,
+            action=actions,
         )
 
     def render(self) -> np.ndarray:
@@ -225,6 +235,7 @@ class Atari:
         over: np.ndarray,  # [L] bool, the game is over
         is_first: np.ndarray,  # [L] bool
         info: dict[str, Any],
+        action: np.ndarray,  # [L], what led here
     ) -> HostStep:
         lives = info["lives"].astype(np.int32)
         ends_value = over | is_first
@@ -240,5 +251,8 @@ class Atari:
             is_last=ended,
             score_reward=score_reward,
             lives=lives,
+            action=None if self._guard is None else action,
         )
+        if self._guard is not None:
+            self._guard.see(self._previous)
         return self._previous

@@ -33,7 +33,8 @@ class Pool:
 
 
 def _concatenate(steps: Sequence[HostStep]) -> HostStep:
-    return HostStep(*map(np.concatenate, zip(*steps, strict=True)))
+    fields = zip(*steps, strict=True)
+    return HostStep(*(None if field[0] is None else np.concatenate(field) for field in fields))
 
 
 class RunsOfPool:
@@ -60,7 +61,10 @@ class RunsOfPool:
 
     def _fold(self, step: HostStep) -> HostStep:
         shape = (self._num_runs, self.num_lanes)
-        return HostStep(*(field.reshape(*shape, *field.shape[1:]) for field in step))
+        folded = (
+            None if field is None else field.reshape(*shape, *field.shape[1:]) for field in step
+        )
+        return HostStep(*folded)
 
 
 class GroupScores(host.Scores):

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from bqfd_jax import checks, demos, networks
 from bqfd_jax.agents import presets
-from bqfd_jax.envs import atari
+from bqfd_jax.envs import atari, guard
 from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.worlds import MadeNetwork, kept_paths
@@ -51,6 +51,8 @@ class AtariConfig(RunConfig):
     """Learn from sign(r) log(1 + |r|) instead of the game's reward r. Scores are always r."""
     life_loss_is_terminal: bool = True
     """What comes after a lost life does not count for what comes before."""
+    fire_after: int = guard.FIRE_AFTER
+    """Press FIRE in a game that shows the same for so many steps; 0: never."""
     torso: Literal["nature", "patch", "overlap"] = "patch"
     """What sees the frames: `nature`, the paper's three convolutions; for about a quarter of the
     work `patch`, two layers, or `overlap`, three small ones that see where small things are."""
@@ -80,9 +82,15 @@ class AtariConfig(RunConfig):
         """Those of the preset, the game and the agent."""
         return cls.of(fields["preset"], fields["game"], fields["agent"])
 
+    @classmethod
+    def from_stored(cls, fields: dict[str, Any]) -> Self:
+        """A run that was begun before there was a guard goes on without it."""
+        return super().from_stored({"fire_after": 0} | fields)
+
     def check(self) -> None:
         """As for all runs, and whether there is such a game."""
         super().check()
+        checks.at_least(0, fire_after=self.fire_after)
         checks.one_of(tuple(networks.ATARI_TORSOS), torso=self.torso)
         try:
             atari.check_game(self.game)
@@ -121,6 +129,7 @@ class AtariWorld:
             stream=EnvStream.FILM if film else EnvStream.EVALUATION,
             life_loss_is_terminal=False,
             max_episode_steps=config.eval_max_steps,
+            fire_after=config.fire_after,
             render=film,
         )
 
@@ -161,5 +170,6 @@ class AtariWorld:
             stream=stream,
             log_rewards=config.log_rewards,
             life_loss_is_terminal=config.life_loss_is_terminal,
+            fire_after=config.fire_after,
             **{"seed": config.seed} | options,
         )

@@ -46,6 +46,7 @@ def played_row(
         "eval_std": float(result.scores.std()),
         "episodes": len(result.scores),
         "eval_truncated": int(result.truncated.sum()),
+        "eval_guarded": int(result.guarded.sum()),
         "eval_seconds": time.perf_counter() - started,
     }
 

@@ -44,6 +44,12 @@ class Share:
         """Agent steps of the run."""
         return self.loop.step
 
+    @property
+    def guarded(self) -> int | None:
+        """Steps of this sitting that the guard took in the agent's place; None: there is none."""
+        counts = self.loop.guarded
+        return None if counts is None else int(counts if self.is_alone else counts[self._number])
+
     def take(self, select: Callable[[on_host.HostTrainState], Part]) -> Part:
         """A part of the run's state; of a group's state only that part is copied."""
         part = select(self.loop.state)
@@ -79,6 +85,7 @@ class HostRun:
             self._background = Background(job, journal.folder, resumed_at, sink)
             self._take_answers()
         self._warned_of_scale = self._is_spoilt = False
+        self._guarded = 0  # as of the last row
         self.is_saved = resumed_at is not None  # the newest state that was to be saved
         # Of the best evaluation since the run was begun here.
         self._best_policy: Policy | None = None
@@ -141,10 +148,17 @@ class HostRun:
             **values,
             "train_episodes": len(scores),
             "train_score": float(np.mean(scores)) if scores else None,
-        }
+        } | self._newly_guarded()
         self.journal.write(row)
         self._warn_of_scale(row)
         return row
+
+    def _newly_guarded(self) -> dict[str, int]:
+        """Steps since the last row that the guard took in the agent's place."""
+        if (total := self.loop.guarded) is None:
+            return {}
+        before, self._guarded = self._guarded, total
+        return {"guarded": total - before}
 
     def _warn_of_scale(self, row: dict[str, Any]) -> None:
         """Says once that rewards are so large that nothing good can be learnt from them."""

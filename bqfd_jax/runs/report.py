@@ -50,7 +50,7 @@ def finish(run: HostRun) -> Summary:
 
 def summarise_run(run: HostRun) -> Summary:
     """What came of a run so far."""
-    return summarise(
+    summary = summarise(
         run.config,
         run.job.demonstrations,
         run.journal.evaluations,
@@ -59,6 +59,13 @@ def summarise_run(run: HostRun) -> Summary:
         seconds=run.journal.seconds,
         etas=run.etas,
     )
+    return summary | {"guarded_steps": guarded_steps(run.journal.rows)}
+
+
+def guarded_steps(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Steps that a guard took in the agent's place, from rows of `metrics.jsonl`."""
+    names = {"training": "guarded", "evaluations": "eval_guarded"}
+    return {where: sum(row.get(name, 0) for row in rows) for where, name in names.items()}
 
 
 def _files(run: HostRun, out: Path, summary: Summary) -> dict[str, Callable[[], None]]:

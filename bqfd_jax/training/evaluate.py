@@ -20,6 +20,7 @@ class Evaluation(NamedTuple):
     scores: np.ndarray  # [L] float64, sums of the game's own rewards
     lengths: np.ndarray  # [L] int64, agent steps
     truncated: np.ndarray  # [L] bool, cut off by a time limit
+    guarded: np.ndarray  # [L] int64, steps at which something else was done than was chosen
 
 
 Choose = Callable[[HostStep], np.ndarray]  # what all lanes show -> actions [L]
@@ -49,6 +50,7 @@ def play(
     truncated = np.zeros(env.num_lanes, bool)
     final = np.zeros(env.num_lanes)
     lengths = np.zeros(env.num_lanes, np.int64)
+    guarded = np.zeros(env.num_lanes, np.int64)
     step, time = env.reset(), 0
     while True:
         scores.see(step)
@@ -59,9 +61,12 @@ def play(
         if time == max_steps:
             truncated |= ~ended
         if ended.all() or stop or time == max_steps:
-            return Evaluation(scores=final, lengths=lengths, truncated=truncated)
+            return Evaluation(final, lengths, truncated, guarded)
         lengths += ~ended
-        step, time = env.step(choose(step)), time + 1
+        chosen = np.asarray(choose(step))
+        step, time = env.step(chosen), time + 1
+        if step.action is not None:
+            guarded += (step.action != chosen) & ~ended
 
 
 def make_evaluate(

@@ -34,7 +34,6 @@ class LaneState:
     observation: Array  # [L, S, *frame_shape], the newest that an action was chosen on
     is_first: Array  # [L] bool, it begins an episode
     is_last: Array  # [L] bool, it ends one
-    action: Array  # [L] int32, what was chosen there; its outcome is not yet known
 
 
 @chex.dataclass(frozen=True)
@@ -51,13 +50,14 @@ class HostTrainState:
 
 
 class Seen(NamedTuple):
-    """What the device is told of a `HostStep`."""
+    """What the device is told of a `HostStep`, and of what was done before it."""
 
     frame: Array  # [L, *frame_shape]
     reward: Array  # [L] float32
     discount: Array  # [L] float32, without gamma
     is_first: Array  # [L] bool
     is_last: Array  # [L] bool
+    action: Array  # [L] int32, taken at the observation before; an environment may not obey
 
 
 class HostTrainer(NamedTuple):
@@ -117,7 +117,6 @@ def init_lanes(agent: Agent, replay: Replay) -> LaneState:
         observation=jnp.zeros((num_lanes, replay.stack, *replay.frame_shape), replay.frame_dtype),
         is_first=jnp.zeros(num_lanes, bool),
         is_last=jnp.zeros(num_lanes, bool),
-        action=jnp.zeros(num_lanes, jnp.int32),
     )
 
 
@@ -166,7 +165,6 @@ def act(agent: Agent, state: HostTrainState, seen: Seen) -> tuple[HostTrainState
         observation=observation,
         is_first=seen.is_first,
         is_last=seen.is_last,
-        action=action,
     )
     return state.replace(lanes=lanes, step=state.step + action.shape[0]), action
 
@@ -177,7 +175,7 @@ def interact(
     """Writes what came of the last actions into the replay, and chooses the next."""
     row = Row(
         frame=state.lanes.observation[:, -1],
-        action=state.lanes.action,
+        action=seen.action,
         reward=seen.reward,
         discount=jnp.float32(agent.gamma) * seen.discount,
         is_first=state.lanes.is_first,
@@ -274,7 +272,9 @@ class HostLoop:
         )
         self._one_call = one_call
         self._join = jax.default_backend() != "cpu" if join_updates is None else join_updates
-        self._seen: HostStep | None = None
+        self._seen: Seen | None = None
+        # [] or [runs], steps at which something else was done than was chosen; None: cannot be.
+        self.guarded: np.ndarray | None = None
 
     def run(self, num_steps: int) -> list[float]:
         """Goes on for at least that many agent steps; returns scores of episodes that ended."""
@@ -289,28 +289,34 @@ class HostLoop:
         before, self.step = self.step, self.step + self.env.num_lanes
         due = self._updates_due(self.step) - self._updates_due(before)
         if self._seen is not None and self._one_call:
-            self.state, actions = self.trainer.iterate(
-                self.state, to_device(self._seen), np.int32(due)
-            )
+            self.state, actions = self.trainer.iterate(self.state, self._seen, np.int32(due))
         else:
             actions = self._act()
             joined = due > 1 and self._join
             for learn in [self.trainer.updates(due)] if joined else [self.trainer.update] * due:
                 self.state = learn(self.state)
-        self._seen = self.env.step(np.asarray(actions))
-        return self.scores.see(self._seen)
+        actions = np.asarray(actions)
+        step = self.env.step(actions)
+        if step.action is not None:
+            before = 0 if self.guarded is None else self.guarded
+            self.guarded = before + (step.action != actions).sum(axis=-1)
+        self._seen = to_device(step, actions)
+        return self.scores.see(step)
 
     def _act(self) -> Array:
         if self._seen is None:
-            self._seen = self.env.reset()
-            self.state, actions = self.trainer.begin(self.state, to_device(self._seen))
+            step = self.env.reset()
+            self._seen = to_device(step, np.zeros(step.is_first.shape, np.int32))
+            self.state, actions = self.trainer.begin(self.state, self._seen)
         else:
-            self.state, actions = self.trainer.interact(self.state, to_device(self._seen))
+            self.state, actions = self.trainer.interact(self.state, self._seen)
         # Asked for ahead of the learning, or it would arrive after it.
         actions.copy_to_host_async()
         return actions
 
 
-def to_device(step: HostStep) -> Seen:
-    """The part of a step that the device is told."""
-    return Seen(**{name: getattr(step, name) for name in Seen._fields})
+def to_device(step: HostStep, chosen: np.ndarray) -> Seen:
+    """The part of a step that the device is told; `chosen` are the actions that it was taken by."""
+    action = np.asarray(chosen if step.action is None else step.action, np.int32)
+    shown = {name: getattr(step, name) for name in Seen._fields if name != "action"}
+    return Seen(action=action, **shown)
