@@ -178,6 +178,18 @@ def test_futures_go_on_by_habit():
     assert future.keys == (1, 1, 2, 2, 2, 2)
 
 
+def test_a_reflex_goes_before_everything_else():
+    told = hints.Hints(unit=1.0, reflex=lambda ram: LEFT if ram[0] == 100 else None)
+    # There is something to earn on the right, but nobody looks there first.
+    game = play(Line(pays={104: 1}), told=told, pace=1, steps=1)
+    assert game.actions.tolist() == [1]
+    line = Line(pays={104: 1})
+    line.reset()
+    judge = playing.Judge(has_lives=False, unit=1.0)
+    mind = playing.Mind(line, HOW, told, judge, np.random.default_rng(0))
+    assert (mind.decide(held=0), mind.simulated) == (1, 0)
+
+
 def test_deciding_leaves_the_game_as_it_was():
     line = Line(pays={104: 1})
     line.reset()
@@ -288,6 +300,60 @@ def test_in_breakout_the_paddle_follows_a_falling_ball(ball, low, action):
     # One that rises can wait, and a lost one is replaced.
     assert habit(memory(**seen, _103=255).astype(int)) == FIRE
     assert habit(memory(**seen | {"_101": 0}, _103=1).astype(int)) == FIRE
+
+
+UP, DOWN, WAIT = 2, 5, 0
+
+
+@pytest.mark.parametrize(
+    ("y", "cars", "action"),
+    [
+        # Lane k's middle is at 12 + 16 k, its car at address 108 + k; cars of lanes 0 to 4 go right.
+        # From 19 it is a quarter of a step to lane 1, which takes five; its car goes 1 per step.
+        (19, {1: 32}, UP), (19, {1: 33}, WAIT), (19, {1: 49}, WAIT), (19, {1: 50}, UP),
+        # Lane 3's car goes 2 per step, lane 4's 4, and lane 5's comes from the right.
+        (51, {3: 27}, UP), (51, {3: 28}, WAIT), (67, {4: 16}, UP), (67, {4: 17}, WAIT),
+        (83, {5: 72}, UP), (83, {5: 71}, WAIT), (83, {5: 39}, WAIT), (83, {5: 38}, UP),
+        # More than two steps away from the lane there is time.
+        (11, {1: 40}, UP), (12, {1: 40}, WAIT),
+        # Nobody waits where a car comes.
+        (19, {1: 40, 0: 36}, UP), (19, {1: 40, 0: 34}, WAIT),
+        # In the last lane there is nothing to wait for.
+        (148, {9: 45, 8: 45}, UP), (164, {9: 45, 8: 45}, UP),
+    ],
+)  # fmt: skip
+def test_in_freeway_the_chicken_waits_below_a_lane_whose_car_would_hit_it(y, cars, action):
+    far = {f"_{108 + lane}": 100 for lane in range(10)}
+    seen = far | {f"_{108 + lane}": x for lane, x in cars.items()}
+    assert hints.of("Freeway").habit(memory(_14=y, **seen).astype(int)) == action
+
+
+@pytest.mark.parametrize(
+    ("place", "plunger", "action"),
+    [
+        ((149, 132), 67, DOWN), ((149, 132), 82, DOWN), ((149, 132), 83, FIRE),
+        ((149, 132), 87, FIRE), ((147, 132), 67, DOWN),
+        # On its way up, and on the table.
+        ((149, 120), 67, None), ((90, 132), 67, None),
+    ],
+)  # fmt: skip
+def test_in_video_pinball_a_ball_at_rest_is_launched(place, plunger, action):
+    reflex = hints.of("VideoPinball").reflex
+    assert reflex(memory(_67=place[0], _68=place[1], _70=plunger).astype(int)) == action
+
+
+def test_the_launch_of_video_pinball_gets_the_ball_onto_the_table():
+    emulator = ale.Ale("VideoPinball")
+    emulator.reset()
+    reflex = hints.of("VideoPinball").reflex
+    pressed = []
+    while (action := reflex(emulator.ram().astype(int))) is not None and len(pressed) < 20:
+        pressed.append(action)
+        emulator.step(emulator.action_meaning.index(action))
+    assert pressed == [DOWN] * 4 + [FIRE]
+    for _ in range(15):
+        emulator.step(0)
+    assert emulator.ram()[67] < 145
 
 
 @pytest.mark.parametrize(

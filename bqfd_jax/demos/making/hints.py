@@ -42,6 +42,8 @@ class Hints:
     # Which of them somebody takes without thinking, by the memory `[128]` int; None: the usual one.
     habit: Callable[[np.ndarray], int] | None = None
     rests: bool = True  # the habit is preferred to the key that is held
+    # What is done there without looking ahead, by the memory `[128]` int; None: look ahead.
+    reflex: Callable[[np.ndarray], int | None] = lambda ram: None
     # The action that a step looks like, by the memories before and after it; None: like no other.
     shown: Callable[[np.ndarray, np.ndarray], int | None] = lambda before, after: None
     pace: int = 4  # agent steps between decisions
@@ -76,9 +78,37 @@ def _follow_the_ball(ram: np.ndarray) -> int:
     return _RIGHT if apart > 0 else _LEFT
 
 
+_CHICKEN_Y, _CARS = 14, slice(108, 118)  # one car per lane, from the bottom
+_CAR_SPEED = np.array([4, 5, 20 / 3, 10, 20, -20, -10, -20 / 3, -5, -4]) / 5  # pixels per step
+_LANE_HEIGHT, _FIRST_LANE, _STRIDE = 16, 12, 4  # pixels; the chicken goes a stride per step
+_ROAD_WIDTH = 160
+_IN_THE_WAY = (38, 50)  # where a car is when it hits the chicken
+
+
 def _freeway(emulator: Ale) -> Potential:
     """The way across the road that is behind the chicken."""
-    return lambda ram: float(ram[14]) / 170
+    return lambda ram: float(ram[_CHICKEN_Y]) / 170
+
+
+def _cross(ram: np.ndarray) -> int:
+    """Goes up, but waits below a lane whose car would hit the chicken on its way across it."""
+    y = ram[_CHICKEN_Y]
+    lane = (y - _FIRST_LANE + _LANE_HEIGHT // 2) // _LANE_HEIGHT + 1  # the next one
+    if lane >= len(_CAR_SPEED):
+        return _UP
+    there = (_FIRST_LANE + _LANE_HEIGHT * (lane - 0.5) - y) / _STRIDE  # steps
+    if there > 2 or not _passes(ram, lane, there, there + _LANE_HEIGHT / _STRIDE + 1):
+        return _UP
+    # Nor does anybody wait where a car comes.
+    return _UP if lane and _passes(ram, lane - 1, 0, 4) else 0
+
+
+def _passes(ram: np.ndarray, lane: int, start: float, stop: float) -> bool:
+    """Whether a lane's car is in the way between two times, in steps from now."""
+    way = ram[_CARS][lane] + _CAR_SPEED[lane] * np.array([start, stop])
+    left, right = _IN_THE_WAY
+    around = np.array([-_ROAD_WIDTH, 0, _ROAD_WIDTH])
+    return bool(np.any((way.max() + around >= left) & (way.min() + around <= right)))
 
 
 _MS_PACMAN_LIFE = 300.0
@@ -158,9 +188,21 @@ def _seaquest(emulator: Ale) -> Potential:
     return potential
 
 
+_LANE, _AT_REST = 149, 132  # across and down, where a ball starts and where it ends when it is lost
+_NUDGED = 4  # pixels by which a blow against the table moves it there
+_DRAWN = 83  # how far the plunger is drawn after four steps; five are all that it can be
+
+
 def _video_pinball(emulator: Ale) -> Potential:
-    """A ball that is not in the lane where it starts, and where it ends when it is lost."""
-    return lambda ram: -20.0 * bool(ram[67] == 149)
+    """A ball that is not in its lane."""
+    return lambda ram: -20.0 * (abs(int(ram[67]) - _LANE) <= _NUDGED)
+
+
+def _launch(ram: np.ndarray) -> int | None:
+    """Draws the plunger and lets it go; always alike, because what comes of it is chance."""
+    if abs(ram[67] - _LANE) > _NUDGED or ram[68] != _AT_REST:
+        return None
+    return _DOWN if ram[70] < _DRAWN else _FIRE
 
 
 _SHOOTING = {
@@ -186,11 +228,13 @@ TABLE = {
     "Freeway": Hints(
         look=_freeway,
         keys=(_UP, 0, _DOWN),
+        habit=_cross,
         # What is about to happen, not the whole road: a longer look dodges cars that are far away.
         pace=2,
         horizon=7,
         continuations=3,
-        margin=0.01,
+        # Only to escape a car that the habit did not see coming.
+        margin=0.1,
         unit=1.0,
     ),
     "MsPacman": Hints(
@@ -207,8 +251,9 @@ TABLE = {
     "Seaquest": Hints(look=_seaquest, **_SHOOTING, hope=0.85, unit=20.0, life=_SEAQUEST_LIFE),
     "VideoPinball": Hints(
         look=_video_pinball,
+        reflex=_launch,
         # The stick moves a flipper, and with the button it nudges the table.
-        keys=(0, _DOWN, _FIRE, _RIGHT_FIRE, _LEFT_FIRE, _UP_FIRE),
+        keys=(0, _FIRE, _RIGHT_FIRE, _LEFT_FIRE, _UP_FIRE),
         horizon=26,
         continuations=3,
         # The game counts a ball as lost when the next one is launched.
