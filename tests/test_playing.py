@@ -308,7 +308,7 @@ UP, DOWN, WAIT = 2, 5, 0
 @pytest.mark.parametrize(
     ("y", "cars", "action"),
     [
-        # Lane k's middle is at 12 + 16 k, its car at address 108 + k; cars of lanes 0 to 4 go right.
+        # Lane k's middle is at 12 + 16 k, its car at 108 + k; those of lanes 0 to 4 go right.
         # From 19 it is a quarter of a step to lane 1, which takes five; its car goes 1 per step.
         (19, {1: 32}, UP), (19, {1: 33}, WAIT), (19, {1: 49}, WAIT), (19, {1: 50}, UP),
         # Lane 3's car goes 2 per step, lane 4's 4, and lane 5's comes from the right.
