@@ -23,7 +23,8 @@ Result = TypeVar("Result")
 _FINE_PRINT = (
     *("importance_exponent", "priority_epsilon", "ez_exponent", "ez_max_repeat", "noise_ratio"),
     *("weight_from_target", "stop_correction_gradient", "correction_steps", "n_step_zeta"),
-    *("mask_probability", "eta_step_size", "eta_bounds", "demo_rows"),
+    *("mask_probability", "eta_step_size", "eta_bounds", "demo_rows", "visits_per_draw"),
+    *("act_with_target", "squash_values", "layer_norm"),
 )
 
 

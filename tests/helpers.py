@@ -62,6 +62,7 @@ PLAIN = {
         "eta": 3.0,
         "variance": 0.6,
         "beta": 4.0,
+        "visits_per_draw": 1.0,
         "noise_ratio": 4.0,
         "zeta": 0.2,
         "weight_from_target": True,

@@ -820,6 +820,18 @@ def test_a_new_learner_has_its_own_copy_of_the_target():
     assert np.any(other.params["table"] != state.params["table"])
 
 
+def test_a_draw_may_count_as_less_than_a_visit():
+    counts = jnp.array([1.0, 2.0, 9.0])
+    weight = bqfd.visit_weight(configure(BqfdConfig, visits_per_draw=0.25), counts)
+    # Of 1, 1.25 and 3 visits, with beta 4, variance 0.6 and noise ratio 4.
+    expected = [0.6 * 20 / 25, 0.6 * 21 / 5.25**2, 0.6 * 28 / 49]
+    np.testing.assert_allclose(weight, expected, rtol=1e-6)
+    np.testing.assert_array_equal(
+        bqfd.visit_weight(configure(BqfdConfig), counts),
+        losses.posterior.visit_weight(counts, beta=4.0, variance=0.6, noise_ratio=4.0),
+    )
+
+
 def test_bqfd_describes_the_mean_weight_of_rows_that_start_something():
     replay, state = filled_replay()
     agent = agents.make_agent(NETWORK, CONFIGS["bqfd"], replay)
@@ -1001,6 +1013,7 @@ BAD_VALUES = [
     (BqfdConfig, "eta", (-1.0,)),
     (BqfdConfig, "variance", (-0.1,)),
     (BqfdConfig, "beta", (0.0, -1.0)),
+    (BqfdConfig, "visits_per_draw", (0.0, -1.0)),
     (BqfdConfig, "noise_ratio", (-1.0,)),
     (BqfdConfig, "zeta", (-0.1,)),
     (BqfdConfig, "n_step_zeta", (-0.1,)),

@@ -140,7 +140,11 @@ def expert_weight(config: BqfdConfig, batch: Batch, q_path: Array, trust: Trust 
 
 
 def visit_weight(config: BqfdConfig, count: Array) -> Array:
-    """`posterior.visit_weight` of counts of any shape, as a config has it."""
+    """`posterior.visit_weight` of counts of any shape, as a config has it.
+
+    Counts are 1 before the first draw, and 1 more after each.
+    """
+    count = 1 + config.visits_per_draw * (count - 1)
     options = {name: getattr(config, name) for name in ("beta", "variance", "noise_ratio")}
     return posterior.visit_weight(count, **options)
 

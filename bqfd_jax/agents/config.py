@@ -130,6 +130,9 @@ class BqfdConfig(AgentConfig):
     """Prior variance of a Q-value: how much the expert is listened to at first."""
     beta: float = 4.0
     """Pseudo-count of the prior: how many visits the expert is listened to."""
+    visits_per_draw: float = 1.0
+    """Visits that a draw of a demonstration row counts as. With more updates per step rows are
+    drawn more often; with as much less here, the expert is listened to for as many steps."""
     noise_ratio: float = 4.0
     """Variance of a TD target as a multiple of the prior's."""
     zeta: float = 0.2
@@ -183,7 +186,7 @@ class BqfdConfig(AgentConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.at_least(0, **self._values("eta", "variance", "noise_ratio", "zeta", "n_step_zeta"))
-        checks.above(0, **self._values("beta", "demo_priority_factors"))
+        checks.above(0, **self._values("beta", "visits_per_draw", "demo_priority_factors"))
         schedules.check(**self._values("demo_priority_steps", "demo_priority_factors"))
         checks.require(
             1 <= self.correction_steps <= self.n_step,
