@@ -46,7 +46,8 @@ def test_help_tells_of_the_chosen_agent_alone(run_here):
         assert "priority-epsilon" not in text
     code, text = run_here(atari, "--help-all")
     assert code == 0
-    assert all(f".{name}".replace("_", "-") in text for name in commands._FINE_PRINT)
+    shown = [name.replace("_", "-") for name in commands._FINE_PRINT]
+    assert all(f".{name}" in text or f"--{name}" in text for name in shown)
     assert text.count(".learning-rate") == 6
 
 
