@@ -39,7 +39,7 @@ _SETTLED = {"env", "game", "seeds_per_program"}
 class TrainResult:
     """What training came to."""
 
-    policy: Policy  # acts greedily by the network that plays evaluations
+    policy: Policy  # acts by the network that plays evaluations, and as it does there
     best_policy: Policy | None  # of the highest evaluation; chosen by it, so its score flatters
     metrics: list[Row]  # losses, training scores, evaluations: a row per `log_period` and more
     summary: dict[str, Any]  # evaluations, final score, time

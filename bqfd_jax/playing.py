@@ -109,10 +109,11 @@ def record(
 
     Args:
       env: see `as_environment`; it is reset.
-      policy: a `Policy`, or a function from observations `[L, *frame_shape]` to actions `[L]`.
+      policy: a `Policy`, which draws its actions if it has a temperature, or a function from
+        observations `[L, *frame_shape]` to actions `[L]`.
       episodes: how many.
       epsilon: probability of a random action instead, at every step.
-      seed: of those, and of an environment that is made here.
+      seed: of those, of actions that are drawn, and of an environment that is made here.
       max_steps: after which an episode is cut off.
       name: of the demonstration.
     """
@@ -174,10 +175,14 @@ class _Chooser:
         self._seen = np.concatenate([self._seen[:, 1:], step.frame[:, None]], axis=1)
         self._seen[step.is_first] = step.frame[step.is_first][:, None]
         observations = self._seen if self._stack > 1 else self._seen[:, 0]
-        act = self._policy.act if isinstance(self._policy, Policy) else self._policy
-        chosen = np.broadcast_to(np.asarray(act(observations)), (self._num_lanes,))
+        chosen = np.broadcast_to(self._asked(observations), (self._num_lanes,))
         random = self._random.integers(self._num_actions, size=self._num_lanes)
         return np.where(self._random.random(self._num_lanes) < self._epsilon, random, chosen)
+
+    def _asked(self, observations: np.ndarray) -> np.ndarray:
+        if isinstance(self._policy, Policy):
+            return self._policy.act(observations, self._random)
+        return np.asarray(self._policy(observations))
 
 
 def _episode(

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bqfd_jax import networks
+from bqfd_jax import checks, networks
 from bqfd_jax.agents.config import AnyAgentConfig
 from bqfd_jax.files import (
     FileError,
@@ -38,7 +38,11 @@ class PolicyError(FileError):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Policy:
-    """Acts greedily by the Q-values of a network; a pure function of what it sees."""
+    """Acts by the Q-values of a network: by the greatest, or drawn from their softmax.
+
+    It remembers which of the two its scores were measured with, and is played so by `evaluate` and
+    `record`; `dataclasses.replace(policy, temperature=0.0)` plays it greedily all the same.
+    """
 
     network: Network  # Q-values [B, A], or [B, K, A] of an ensemble, of which the mean counts
     params: Params
@@ -51,6 +55,11 @@ class Policy:
     made_with: dict[str, Any] | None = None
     environment: str = ""  # what it was trained in
     preprocessing: dict[str, Any] | None = None  # how that environment makes its frames, if it says
+    # Actions are drawn from `softmax(q / temperature)`; 0: the greatest is taken.
+    temperature: float = 0.0
+
+    def __post_init__(self) -> None:
+        checks.at_least(0, temperature=self.temperature)
 
     def __repr__(self) -> str:
         seen = f"{self.frame_dtype}{[self.stack, *self.frame_shape]}"
@@ -60,18 +69,23 @@ class Policy:
         """Q-values `[L, A]` of observations as `act` takes them."""
         return self._q_values(self.params, self._checked(observations)[0])
 
-    def act(self, observations: Any) -> np.ndarray:
-        """The best action of each observation.
+    def act(self, observations: Any, random: np.random.Generator | None = None) -> np.ndarray:
+        """An action for each observation.
 
         Args:
           observations: `[L, *frame_shape]`, or a single one; with `stack` above 1 there is an axis
             of so many frames, the newest last, before `frame_shape`.
+          random: draws the actions of a policy that has a temperature; without it, the best action
+            is taken, and it is a pure function of what it sees.
 
         Returns:
           Actions `[L]` int32, or a single one.
         """
         batch, is_single = self._checked(observations)
-        actions = np.asarray(self._greedy(self.params, batch))
+        if random is None or not self.temperature:
+            actions = np.asarray(self._greedy(self.params, batch))
+        else:
+            actions = _drawn(random, self._q_values(self.params, batch), self.temperature)
         return actions[0] if is_single else actions
 
     def _checked(self, observations: Any) -> tuple[np.ndarray, bool]:
@@ -106,6 +120,14 @@ class Policy:
         return jax.jit(greedy)
 
 
+def _drawn(random: np.random.Generator, q: Array, temperature: float) -> np.ndarray:
+    """Actions `[L]` int32 by `softmax(q / temperature)` of Q-values `[L, A]`."""
+    q = np.asarray(q, np.float64)
+    # Gumbel's trick; less the greatest, so that no temperature is too small.
+    scaled = (q - q.max(axis=-1, keepdims=True)) / temperature
+    return np.argmax(scaled + random.gumbel(size=q.shape), axis=-1).astype(np.int32)
+
+
 def make_policy(
     env: HostEnvironment,
     network: Network,
@@ -114,6 +136,7 @@ def make_policy(
     params: Params,
     *,
     stack: int = 1,
+    temperature: float = 0.0,
 ) -> Policy:
     """The policy of an agent that was trained in `env`; of an ensemble, `network` is one member."""
     if config.members is not None:
@@ -125,6 +148,7 @@ def make_policy(
         made_with=made_with,
         environment=getattr(env, "name", type(env).__name__),
         preprocessing=getattr(env, "preprocessing", None),
+        temperature=temperature,
         **seen_shape(env, stack),
     )
 
@@ -152,6 +176,7 @@ def save_policy(policy: Policy, path: str | os.PathLike[str]) -> None:
         "made_with": policy.made_with,
         "environment": policy.environment,
         "preprocessing": policy.preprocessing,
+        "temperature": policy.temperature,
         "params": [jax.tree_util.keystr(keys) for keys, _ in leaves],
     }
     arrays = {f"param_{i}": np.asarray(leaf) for i, (_, leaf) in enumerate(leaves)}
@@ -191,23 +216,28 @@ def load_policy(path: str | os.PathLike[str], *, network: Any = None) -> Policy:
     # Whatever a description that is none makes flax and jax raise.
     except Exception as error:
         raise PolicyError(f"{path} cannot be played by that network: {error}") from error
-    told = {name: meta[name] for name in ("environment", "preprocessing")}
+    told = {name: meta[name] for name in ("environment", "preprocessing", "temperature")}
     return Policy(network=network, params=params, made_with=made_with, **shape, **told)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, np.ndarray]]:
     """What a file says of a policy, the shape of what it sees, and its parameters."""
-    meta, _ = read_record(path)
+    written, _ = read_record(path)
+    # Files that are older than temperatures are of policies that act greedily.
+    meta = {"temperature": 0.0} | written
     check_fields(meta, kind=str, format=int)
     if meta["kind"] != "policy" or meta["format"] != _FORMAT:
         raise PolicyError(f"it is a {meta['kind']} of format {meta['format']}")
     check_fields(meta, num_actions=int, frame_shape=[int], frame_dtype=str, stack=int, params=[str])
     check_fields(meta, made_with=(dict, None), preprocessing=(dict, None), environment=str)
     check_fields({"fire_after": 0} | (meta["preprocessing"] or {}), fire_after=int)
+    check_fields(meta, temperature=float)
+    if meta["temperature"] < 0:
+        raise PolicyError(f"temperature is {meta['temperature']}, but must be at least 0")
     names = [f"param_{i}" for i in range(len(meta["params"]))]
     arrays = read_npz(path, names)
-    written = {name: value for name, value in meta.items() if name != "digest"}
-    if meta.get("digest") != _digest(written, arrays):
+    signed = {name: value for name, value in written.items() if name != "digest"}
+    if meta.get("digest") != _digest(signed, arrays):
         raise PolicyError("it was changed after it was saved: its contents do not fit its digest")
     sizes = (meta["num_actions"], meta["stack"], *meta["frame_shape"])
     if min(sizes) < 1 or math.prod(sizes) > _MOST_NUMBERS:

@@ -304,6 +304,23 @@ def test_epsilon_is_the_share_of_random_actions():
         record(chain(1), right, 1, max_steps=0)
 
 
+def test_a_policy_with_a_temperature_is_played_by_drawing():
+    # exp(ln 3 / (1/2)) = 9: one push in ten is to the right.
+    network = Network(
+        init=lambda key, seen: {},
+        apply=lambda params, seen: jnp.tile(jnp.log(jnp.array([3.0, 1.0])), (len(seen), 1)),
+    )
+    shape = {"num_actions": 2, "frame_shape": (4,), "frame_dtype": np.dtype(np.float32)}
+    drawn = Policy(network=network, params={}, temperature=0.5, **shape)
+    made = record("CartPole-v1", drawn, 60)
+    assert np.mean(made.actions == 1) == pytest.approx(0.1, abs=0.04)
+    np.testing.assert_array_equal(made.actions, record("CartPole-v1", drawn, 60).actions)
+    assert not np.array_equal(made.actions, record("CartPole-v1", drawn, 60, seed=1).actions)
+    greedy = dataclasses.replace(drawn, temperature=0.0)
+    assert not record("CartPole-v1", greedy, 5).actions.any()
+    assert evaluate("CartPole-v1", drawn, 20).mean() > evaluate("CartPole-v1", greedy, 20).mean()
+
+
 def test_arrays_become_the_same_demonstration_as_recording():
     made = record(chain(1), right, 2, epsilon=0.3)
     T = len(made.actions)

@@ -430,8 +430,18 @@ def test_a_run_folder_resumed_is_the_same_as_one_never_stopped(tmp_path):
     # Finished, it stays as it is, and can be played.
     assert run.resume()["updates"] == 40
     assert run.evaluate(3).scores.shape == (3,)
+    assert run.policy.temperature == run.best_policy.temperature == 0
     with pytest.raises(ValueError, match=r"steps is 100, but must be 0 with --agent clone"):
         run.resume(steps=100)
+
+
+def test_a_policy_is_played_elsewhere_as_the_run_played_it(tmp_path):
+    out = tmp_path / "run"
+    job = load_job(tiny(out, eval_temperature=0.5, video=False), [there_and_back()])
+    start(job, Noting())
+    for name in ("policy.npz", "policy-best.npz"):
+        assert bqfd_jax.load_policy(out / name).temperature == 0.5
+    assert Run.load(out, trust_config=True).policy.temperature == 0.5
 
 
 class KilledAt(StopAt):

@@ -72,6 +72,7 @@ class Job:
             self.config.agent_config,
             params,
             stack=self.config.stack,
+            temperature=self.config.eval_temperature,
         )
 
 
