@@ -98,7 +98,7 @@ def test_the_smallest_temperature_takes_the_best():
 
 @pytest.mark.parametrize("temperature", [-0.1, np.nan, np.inf])
 def test_no_policy_has_such_a_temperature(policy, temperature):
-    with pytest.raises(ValueError, match="temperature is .*, but must be at least 0"):
+    with pytest.raises(ValueError, match=r"temperature is .*, but must be at least 0"):
         dataclasses.replace(policy, temperature=temperature)
 
 
