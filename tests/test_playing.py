@@ -1,5 +1,6 @@
 """The planner that plays like a person: decisions worked out by hand, hints, and a whole game."""
 
+import re
 import types
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 from bqfd_jax import demos
 from bqfd_jax.demos.making import hints, planning, playing
 from bqfd_jax.envs import ale, atari
+from experiments.demos import plan as demos_plan
+from experiments.demos.plan import PlanConfig
 
 HOW = playing.Settings(
     pace=2,
@@ -171,9 +174,8 @@ def test_futures_go_on_by_habit():
     line = Line()
     line.reset()
     judge = playing.Judge(has_lives=False, unit=1.0)
-    mind = playing.Mind(line, HOW, told, judge, np.random.default_rng(0))
-    here = playing.Future((), (), 0.0, 0, line.save_state())
-    future = mind._to_the_end(mind._imagine(here, [1, 1], lambda ram: 0.0), [None], lambda ram: 0.0)
+    imagination = playing.Imagination(line, HOW, told, judge)
+    future = imagination.to_the_end(imagination.play(imagination.begin(), [1, 1]), [None])
     # Twice to the left, then the habit: to the right.
     assert future.keys == (1, 1, 2, 2, 2, 2)
 
@@ -255,6 +257,47 @@ def test_skill_means_fewer_lapses():
     # Per step, attention does not depend on a game's pace.
     quick, slow = (planning.settings(game, skill=0.5) for game in ("Breakout", "Pong"))
     assert slow.lapse_probability / slow.pace == pytest.approx(quick.lapse_probability)
+
+
+# --- How long it takes ---
+
+
+def test_the_steps_to_be_imagined_by_hand():
+    # 3 keys of 2 steps; then 4 more, of each key with the habit and with itself, of 3 promising
+    # ones with 2 others, of which a third is the key itself, and of what was intended.
+    assert HOW.simulated(3) == pytest.approx((3 * 2 + (6 + 3 * 4 / 3 + 1) * 4) / 2)
+    # Every other decision begins a lapse of 4 decisions.
+    dozing = playing.Settings(**vars(HOW) | {"lapse_probability": 0.5})
+    assert dozing.simulated(3) == pytest.approx(HOW.simulated(3) / 3)
+
+
+def test_about_as_many_steps_are_imagined():
+    restless = hints.Hints(unit=1.0, rests=False)
+    for chance in (0.0, 0.3):
+        how = playing.Settings(**vars(HOW) | {"lapse_probability": chance})
+        game = play(Line(), told=restless, steps=1_000, lapse_probability=chance)
+        assert game.simulated / 1_000 == pytest.approx(how.simulated(3), rel=0.15)
+
+
+@pytest.mark.parametrize("game", ["Breakout", "MsPacman"])
+def test_the_forecast_fits_what_shipped_lists_took(game):
+    shipped = demos.load_named(game, "strong")
+    skill, steps = shipped.origin["planner"]["skill"], len(shipped.actions)
+    forecast = planning.simulated_steps(game, method="play", skill=skill, steps=steps)
+    assert forecast == pytest.approx(sum(shipped.origin["simulated"]), rel=0.2)
+
+
+def test_the_command_says_how_long_it_will_take(tmp_path):
+    def forecast(game, **options):
+        config = PlanConfig(game, out=tmp_path / "mine.npz", **options)
+        how = planning.settings(game, method=config.method, skill=config.skill)
+        return demos_plan._forecast(config, how)
+
+    assert "a decision every step, looking 8 steps ahead" in forecast("Breakout")
+    assert re.search(r"every 4 steps, .* some [3-6] min on one core", forecast("MsPacman"))
+    assert re.search(r"some \d+ s on one core", forecast("MsPacman", steps=300))
+    assert "some 0 s" not in forecast("Pong", steps=1)
+    assert "62 copies of the game, about 372,000 sim" in forecast("Pong", method="search", skill=1)
 
 
 # --- Hints ---

@@ -65,6 +65,19 @@ def settings(
     )
 
 
+def simulated_steps(game: str, *, method: str, skill: float, steps: int) -> int:
+    """Agent steps that `plan` will simulate for a demonstration of so many, about.
+
+    The search's are the least that it takes: a retry plays some of them again.
+    """
+    how = settings(game, method=method, skill=skill)
+    if isinstance(how, search.Settings):
+        return steps * how.population
+    num_keys = len(hints.of(game).keys) or ale.Ale(game).num_actions
+    # Then each step is played, and by the last pass again with at most three other keys.
+    return round(steps * (how.simulated(num_keys) + 5))
+
+
 def check(
     game: str, *, method: str, skill: float, steps: int, seed: int, episodes: int | None
 ) -> None:
