@@ -51,6 +51,7 @@ class Policy:
     made_with: dict[str, Any] | None = None
     environment: str = ""  # what it was trained in
     preprocessing: dict[str, Any] | None = None  # how that environment makes its frames, if it says
+    chosen: dict[str, Any] | None = None  # the evaluation that picked it among others, if one did
 
     def __repr__(self) -> str:
         seen = f"{self.frame_dtype}{[self.stack, *self.frame_shape]}"
@@ -152,6 +153,7 @@ def save_policy(policy: Policy, path: str | os.PathLike[str]) -> None:
         "made_with": policy.made_with,
         "environment": policy.environment,
         "preprocessing": policy.preprocessing,
+        "chosen": policy.chosen,
         "params": [jax.tree_util.keystr(keys) for keys, _ in leaves],
     }
     arrays = {f"param_{i}": np.asarray(leaf) for i, (_, leaf) in enumerate(leaves)}
@@ -191,7 +193,7 @@ def load_policy(path: str | os.PathLike[str], *, network: Any = None) -> Policy:
     # Whatever a description that is none makes flax and jax raise.
     except Exception as error:
         raise PolicyError(f"{path} cannot be played by that network: {error}") from error
-    told = {name: meta[name] for name in ("environment", "preprocessing")}
+    told = {name: meta.get(name) for name in ("environment", "preprocessing", "chosen")}
     return Policy(network=network, params=params, made_with=made_with, **shape, **told)
 
 
@@ -203,6 +205,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, np.ndar
         raise PolicyError(f"it is a {meta['kind']} of format {meta['format']}")
     check_fields(meta, num_actions=int, frame_shape=[int], frame_dtype=str, stack=int, params=[str])
     check_fields(meta, made_with=(dict, None), preprocessing=(dict, None), environment=str)
+    check_fields({"chosen": None} | meta, chosen=(dict, None))
     check_fields({"fire_after": 0} | (meta["preprocessing"] or {}), fire_after=int)
     names = [f"param_{i}" for i in range(len(meta["params"]))]
     arrays = read_npz(path, names)

@@ -1,17 +1,23 @@
 """Runs on Atari games: their options and their world."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
+
 from bqfd_jax import checks, demos, networks
 from bqfd_jax.agents import presets
+from bqfd_jax.demos import playback
 from bqfd_jax.envs import atari, guard
+from bqfd_jax.envs.pools import Pool
+from bqfd_jax.envs.starts import DemoStarts
 from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.worlds import MadeNetwork, kept_paths
-from bqfd_jax.streams import EnvStream
+from bqfd_jax.streams import DEMO_STARTS, EnvStream
 from bqfd_jax.types import HostEnvironment
 
 _PACKAGED = demos.NAMES
@@ -53,6 +59,8 @@ class AtariConfig(RunConfig):
     """What comes after a lost life does not count for what comes before."""
     fire_after: int = guard.FIRE_AFTER
     """Press FIRE in a game that shows the same for so many steps; 0: never."""
+    demo_starts: float = 0.0
+    """Share of training games that begin at a random point of a demonstration."""
     torso: Literal["nature", "patch", "overlap"] = "patch"
     """What sees the frames: `nature`, the paper's three convolutions; for about a quarter of the
     work `patch`, two layers, or `overlap`, three small ones that see where small things are."""
@@ -91,11 +99,27 @@ class AtariConfig(RunConfig):
         """As for all runs, and whether there is such a game."""
         super().check()
         checks.at_least(0, fire_after=self.fire_after)
+        checks.within(0, 1, demo_starts=self.demo_starts)
+        if self.demo_starts and not self.shows_demonstrations:
+            raise UsageError(
+                f"--demo-starts is {self.demo_starts}, but there is no demonstration to begin in: "
+                "name one (--demo)"
+            )
         checks.one_of(tuple(networks.ATARI_TORSOS), torso=self.torso)
         try:
             atari.check_game(self.game)
         except (ValueError, ImportError) as error:
             raise UsageError(str(error)) from error
+
+    def check_shown(self, demonstrations: Sequence[demos.Demonstration]) -> None:
+        """Games can begin in lists of actions alone."""
+        for demonstration in demonstrations if self.demo_starts else ():
+            if not isinstance(demonstration, demos.ActionDemonstration):
+                raise UsageError(
+                    f"--demo-starts is {self.demo_starts}, but {demonstration.name!r} was recorded "
+                    "as frames, up to which no emulator can play: show lists of actions, such as "
+                    "`default` or what `bqfd demos` makes, or leave --demo-starts at 0"
+                )
 
 
 class AtariWorld:
@@ -112,9 +136,17 @@ class AtariWorld:
         """A single game, with the rewards that are learnt from."""
         return self._make(1, EnvStream.TRAINING)
 
-    def training(self, resumed_at: int = 0, seeds: Sequence[int] | None = None) -> HostEnvironment:
+    def training(
+        self,
+        resumed_at: int = 0,
+        seeds: Sequence[int] | None = None,
+        shown: Sequence[demos.Demonstration] = (),
+    ) -> HostEnvironment:
         """The games that are trained on, those of all seeds in one pool."""
         lanes, seed = self._config.envs, self._config.seed
+        if self._config.demo_starts and shown:
+            places = [(own, lane) for own in seeds or [seed] for lane in range(lanes)]
+            return Pool([self._lane(*place, resumed_at, shown) for place in places])
         if seeds is not None:
             lanes, seed = lanes * len(seeds), tuple(seeds)
         return self._make(lanes, EnvStream.TRAINING, seed=seed, resumed_at=resumed_at)
@@ -162,14 +194,29 @@ class AtariWorld:
         except demos.DemonstrationError as error:
             raise UsageError(f"--demo {demo}: {error}") from error
 
+    def _lane(
+        self, seed: int, lane: int, resumed_at: int, shown: Sequence[demos.ActionDemonstration]
+    ) -> DemoStarts:
+        """One lane of a run, a share of whose games begins in a demonstration."""
+        place = {"seed": seed, "first_lane": lane, "resumed_at": resumed_at, "num_threads": 1}
+        return DemoStarts(
+            self._make(1, EnvStream.TRAINING, **place),
+            functools.partial(playback.new_emulator, shown[0], **self._learnt()),
+            [actions for demonstration in shown for actions in demonstration.episodes()],
+            self._config.demo_starts,
+            np.random.default_rng([seed, DEMO_STARTS, resumed_at, lane]),
+        )
+
+    def _learnt(self) -> dict[str, Any]:
+        """How games are played and seen that are learnt from."""
+        names = ("log_rewards", "life_loss_is_terminal", "fire_after")
+        return {name: getattr(self._config, name) for name in names}
+
     def _make(self, lanes: int, stream: EnvStream, **options: Any) -> atari.Atari:
         config = self._config
         return atari.Atari(
             config.game,
             num_lanes=lanes,
             stream=stream,
-            log_rewards=config.log_rewards,
-            life_loss_is_terminal=config.life_loss_is_terminal,
-            fire_after=config.fire_after,
-            **{"seed": config.seed} | options,
+            **self._learnt() | {"seed": config.seed} | options,
         )
