@@ -23,8 +23,9 @@ Result = TypeVar("Result")
 _FINE_PRINT = (
     *("importance_exponent", "priority_epsilon", "ez_exponent", "ez_max_repeat", "noise_ratio"),
     *("weight_from_target", "stop_correction_gradient", "correction_steps", "n_step_zeta"),
-    *("mask_probability", "eta_step_size", "eta_bounds", "demo_rows", "visits_per_draw"),
-    *("act_with_target", "squash_values", "layer_norm"),
+    *("mask_probability", "eta_step_size", "eta_bounds", "max_gradient_norm", "demo_rows"),
+    *("visits_per_draw", "act_with_target", "squash_values", "layer_norm"),
+    *("torso_dtype", "torso_width", "keep_checkpoints"),
 )
 
 
@@ -50,7 +51,7 @@ def parse(
         arguments = ["--help"]
     elif {"-h", "--help"} & {*arguments} and "bqfd" in getattr(kind, "__dataclass_fields__", ()):
         kind, options["default"] = _shown_in_help(options.get("default") or kind(), arguments)
-        options["description"] += "\n--help-all tells of all agents' hyper-parameters."
+        options["description"] += "\n--help-all tells of all agents, and of the fine print, too."
     return tyro.cli(kind, args=arguments, prog=called, **options)
 
 
@@ -135,6 +136,7 @@ def evaluate(
             "std": float(result.scores.std()),
             "episodes": len(result.scores),
             "truncated": int(result.truncated.sum()),
+            "guarded": int(result.guarded.sum()),
             "scores": result.scores,
         }
         suffix = "-best" if best else ""

@@ -153,7 +153,7 @@ def test_a_dead_process_is_replaced_and_in_the_end_given_up(make, policy, tmp_pa
         there.wait()
         assert len(sink.warnings) == deaths
     assert (there.hopeless, len(processes)) == (80, 3)
-    assert there.params(80).keys() == policy.params.keys()
+    assert there.policy(80).params.keys() == policy.params.keys()
 
 
 def test_what_goes_wrong_in_a_game_is_told_and_tried_again(make, policy, tmp_path, processes):

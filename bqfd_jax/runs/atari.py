@@ -38,9 +38,9 @@ class AtariConfig(RunConfig):
     game: str = "Freeway"
     """Which game; any that envpool has. Demonstrations of six of them come with the package:
     Breakout, ChopperCommand, Freeway, MsPacman, Seaquest, VideoPinball."""
-    preset: Literal["laptop", "paper"] = "laptop"
-    """Where all other defaults come from: `laptop` for 100,000 steps on a CPU, `paper` for the
-    paper's numbers and tens of millions of steps on an accelerator."""
+    preset: Literal["laptop", "paper", "accelerator"] = "laptop"
+    """Where all other defaults come from: `laptop` for 100,000 steps on a CPU, `accelerator` for as
+    many with a large network, `paper` for the paper's numbers and tens of millions of steps."""
     demo: tuple[str, ...] = ("default",)
     """The demonstrations, one or several: `default`, `strong`, `weak` or `search` from the package,
     paths of files; or `none`."""
@@ -61,9 +61,12 @@ class AtariConfig(RunConfig):
     """Press FIRE in a game that shows the same for so many steps; 0: never."""
     demo_starts: float = 0.0
     """Share of training games that begin at a random point of a demonstration."""
-    torso: Literal["nature", "patch", "overlap"] = "patch"
+    torso: Literal["nature", "patch", "overlap", "impala"] = "patch"
     """What sees the frames: `nature`, the paper's three convolutions; for about a quarter of the
-    work `patch`, two layers, or `overlap`, three small ones that see where small things are."""
+    work `patch`, two layers, or `overlap`, three small ones that see where small things are. On an
+    accelerator `impala`, fifteen layers."""
+    torso_width: int = 4
+    """Features of `impala`'s layers, as a multiple of IMPALA's own."""
     hidden: int = 256
     layer_norm: bool = False
     """Standardise the value and advantage streams before their ReLU."""
@@ -99,6 +102,7 @@ class AtariConfig(RunConfig):
         """As for all runs, and whether there is such a game."""
         super().check()
         checks.at_least(0, fire_after=self.fire_after)
+        checks.at_least(1, torso_width=self.torso_width)
         checks.within(0, 1, demo_starts=self.demo_starts)
         if self.demo_starts and not self.shows_demonstrations:
             raise UsageError(
@@ -167,7 +171,8 @@ class AtariWorld:
 
     def make_network(self, env: HostEnvironment) -> MadeNetwork:
         """The paper's network, or the smaller one."""
-        names = ("torso", "hidden", "torso_dtype", "layer_norm")
+        names = ["torso", "hidden", "torso_dtype", "layer_norm"]
+        names += ["torso_width"] if self._config.torso == "impala" else []
         made_with = {name: getattr(self._config, name) for name in names}
         return MadeNetwork(networks.atari_network(env.num_actions, **made_with), made_with)
 
