@@ -132,7 +132,7 @@ def train(
             summary = report.summarise_run(run) if stopped else report.finish(run)
             return TrainResult(
                 policy=job.policy(run.played_params),
-                best_policy=run.best_policy,
+                best_policy=run.best.policy,
                 metrics=run.journal.rows,
                 summary=summary,
                 state=run.loop.state,

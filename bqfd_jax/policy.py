@@ -55,6 +55,7 @@ class Policy:
     made_with: dict[str, Any] | None = None
     environment: str = ""  # what it was trained in
     preprocessing: dict[str, Any] | None = None  # how that environment makes its frames, if it says
+    chosen: dict[str, Any] | None = None  # the evaluation that picked it among others, if one did
     # Actions are drawn from `softmax(q / temperature)`; 0: the greatest is taken.
     temperature: float = 0.0
 
@@ -176,6 +177,7 @@ def save_policy(policy: Policy, path: str | os.PathLike[str]) -> None:
         "made_with": policy.made_with,
         "environment": policy.environment,
         "preprocessing": policy.preprocessing,
+        "chosen": policy.chosen,
         "temperature": policy.temperature,
         "params": [jax.tree_util.keystr(keys) for keys, _ in leaves],
     }
@@ -216,22 +218,23 @@ def load_policy(path: str | os.PathLike[str], *, network: Any = None) -> Policy:
     # Whatever a description that is none makes flax and jax raise.
     except Exception as error:
         raise PolicyError(f"{path} cannot be played by that network: {error}") from error
-    told = {name: meta[name] for name in ("environment", "preprocessing", "temperature")}
+    names = ("environment", "preprocessing", "chosen", "temperature")
+    told = {name: meta[name] for name in names}
     return Policy(network=network, params=params, made_with=made_with, **shape, **told)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, np.ndarray]]:
     """What a file says of a policy, the shape of what it sees, and its parameters."""
     written, _ = read_record(path)
-    # Files that are older than temperatures are of policies that act greedily.
-    meta = {"temperature": 0.0} | written
+    # Files that are older than these were chosen by nobody, and act greedily.
+    meta = {"chosen": None, "temperature": 0.0} | written
     check_fields(meta, kind=str, format=int)
     if meta["kind"] != "policy" or meta["format"] != _FORMAT:
         raise PolicyError(f"it is a {meta['kind']} of format {meta['format']}")
     check_fields(meta, num_actions=int, frame_shape=[int], frame_dtype=str, stack=int, params=[str])
     check_fields(meta, made_with=(dict, None), preprocessing=(dict, None), environment=str)
     check_fields({"fire_after": 0} | (meta["preprocessing"] or {}), fire_after=int)
-    check_fields(meta, temperature=float)
+    check_fields(meta, chosen=(dict, None), temperature=float)
     if meta["temperature"] < 0:
         raise PolicyError(f"temperature is {meta['temperature']}, but must be at least 0")
     names = [f"param_{i}" for i in range(len(meta["params"]))]

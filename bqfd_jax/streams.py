@@ -29,3 +29,5 @@ class EnvStream(enum.IntEnum):
 
 # Random actions of a policy that is recorded or evaluated, by numpy's generator.
 RECORDED_ACTIONS = 7
+# Which episodes begin in a demonstration, and where, by the same.
+DEMO_STARTS = 8

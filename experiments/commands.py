@@ -23,8 +23,9 @@ Result = TypeVar("Result")
 _FINE_PRINT = (
     *("importance_exponent", "priority_epsilon", "ez_exponent", "ez_max_repeat", "noise_ratio"),
     *("weight_from_target", "stop_correction_gradient", "correction_steps", "n_step_zeta"),
-    *("mask_probability", "eta_step_size", "eta_bounds", "demo_rows", "visits_per_draw"),
-    *("act_with_target", "squash_values", "layer_norm"),
+    *("mask_probability", "eta_step_size", "eta_bounds", "max_gradient_norm", "demo_rows"),
+    *("visits_per_draw", "act_with_target", "squash_values", "layer_norm"),
+    *("torso_dtype", "torso_width", "keep_checkpoints"),
 )
 
 
@@ -50,7 +51,7 @@ def parse(
         arguments = ["--help"]
     elif {"-h", "--help"} & {*arguments} and "bqfd" in getattr(kind, "__dataclass_fields__", ()):
         kind, options["default"] = _shown_in_help(options.get("default") or kind(), arguments)
-        options["description"] += "\n--help-all tells of all agents' hyper-parameters."
+        options["description"] += "\n--help-all tells of all agents, and of the fine print, too."
     return tyro.cli(kind, args=arguments, prog=called, **options)
 
 
@@ -109,6 +110,7 @@ def evaluate(
     epsilon: float | None = None,
     max_steps: int | None = None,
     video: bool = True,
+    best: bool = False,
     trust_config: bool = False,
 ) -> None:
     """Plays episodes with the network of a run's last checkpoint, and films one.
@@ -119,28 +121,35 @@ def evaluate(
       epsilon: Probability of a random action; the run's own unless given.
       max_steps: Agent steps after which an episode is cut; the run's own unless given.
       video: Film one more episode.
+      best: Play with policy-best.npz, the network that scored highest in training. What is written
+        has -best in its name.
       trust_config: Import the modules that the run's config.json names, which runs their code.
     """
     loaded = Run.load(run, trust_config=trust_config)
     with console.terminal("after this step") as sink:
-        result = loaded.evaluate(episodes, epsilon=epsilon, max_steps=max_steps, sink=sink)
+        result = loaded.evaluate(
+            episodes, epsilon=epsilon, max_steps=max_steps, best=best, sink=sink
+        )
         row = {
-            "step": loaded.last_step,
+            "step": loaded.step_of_network(best=best),
             "mean": float(result.scores.mean()),
             "std": float(result.scores.std()),
             "episodes": len(result.scores),
             "truncated": int(result.truncated.sum()),
+            "guarded": int(result.guarded.sum()),
             "scores": result.scores,
         }
-        files.write_json(run / "evaluation.json", row)
+        suffix = "-best" if best else ""
+        written = run / f"evaluation{suffix}.json"
+        files.write_json(written, row)
         score = f"{text.score(row['mean'])} +- {text.score(row['std'], row['mean'])}"
         sink.say(
             f"{loaded.config.title}, {loaded.config.agent}, step {row['step']}: {score} "
             f"over {row['episodes']} episodes ({row['truncated']} cut by a "
-            f"time limit); written to {run / 'evaluation.json'}"
+            f"time limit); written to {written}"
         )
         if video:
-            loaded.film(run / "episode.mp4")
+            loaded.film(run / f"episode{suffix}.mp4", best=best)
 
 
 def compare(

@@ -574,3 +574,28 @@ def test_a_call_gives_the_numbers_of_the_command(whole, demo, quick):
     ]
     assert rows[0] == rows[1]
     assert "Breakout, 240 steps, final score" in repr(result)
+
+
+@pytest.mark.slow
+def test_the_preset_for_accelerators_runs(demo, tmp_path):
+    base = AtariConfig.of("accelerator", "Breakout")
+    assert (base.torso, base.torso_width, base.steps) == ("impala", 4, 100_000)
+    config = dataclasses.replace(
+        base,
+        demo=(str(demo),),
+        torso_width=1,
+        steps=304,
+        learning_starts=200,
+        eval_episodes=1,
+        eval_max_steps=20,
+        log_period=100,
+        video=False,
+        out=tmp_path / "run",
+        bqfd=dataclasses.replace(base.bqfd, batch_size=4, pretrain_updates=5),
+    )
+    summary = start(load_job(config), Noting())
+    # Two updates per step after the first 200, and five before.
+    assert summary["updates"] == 2 * 104 + 5
+    policy = bqfd_jax.load_policy(tmp_path / "run" / "policy.npz")
+    assert policy.made_with["torso_width"] == 1
+    assert np.isfinite(policy.q_values(np.zeros((4, 84, 84), np.uint8))).all()

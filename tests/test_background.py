@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from run_sinks import Noting
 
-import bqfd_jax
 from bqfd_jax.envs.host import HostEnvironmentError
 from bqfd_jax.files import read_json
 from bqfd_jax.runs import background, host_run
@@ -120,9 +119,10 @@ def test_what_is_asked_is_answered_once_known(make, policy, tmp_path, processes)
     answer(tmp_path, 80, 7.0)
     (row,) = there.answers(())
     assert (row["step"], row["eval_mean"]) == (80, 7.0)
-    there.keep(80, "policy-best.npz")
+    assert there.policy(80).num_actions == policy.num_actions
     there.close_file(80)
-    assert bqfd_jax.load_policy(tmp_path / "policy-best.npz").num_actions == policy.num_actions
+    with pytest.raises(FileNotFoundError):
+        there.policy(80)
     # The answer stays, for a run that goes back to an earlier checkpoint; known ones are no news.
     assert there.answers({80}) == []
     assert steps_of(tmp_path / "evaluations", "json") == [80]
@@ -153,7 +153,7 @@ def test_a_dead_process_is_replaced_and_in_the_end_given_up(make, policy, tmp_pa
         there.wait()
         assert len(sink.warnings) == deaths
     assert (there.hopeless, len(processes)) == (80, 3)
-    assert there.params(80).keys() == policy.params.keys()
+    assert there.policy(80).params.keys() == policy.params.keys()
 
 
 def test_what_goes_wrong_in_a_game_is_told_and_tried_again(make, policy, tmp_path, processes):
@@ -171,7 +171,7 @@ def test_what_goes_wrong_in_a_game_is_told_and_tried_again(make, policy, tmp_pat
     assert (there.asked, len(processes)) == ([80], 2)
 
 
-def test_what_cannot_be_started_or_kept_does_not_end_a_run(make, policy, tmp_path, monkeypatch):
+def test_what_cannot_be_started_does_not_end_a_run(make, policy, tmp_path, monkeypatch):
     def full(*args, **kwargs):
         raise OSError("the disk is full")
 
@@ -181,9 +181,6 @@ def test_what_cannot_be_started_or_kept_does_not_end_a_run(make, policy, tmp_pat
         there.ask(80, policy)
     assert there.hopeless == 80
     assert sink.warnings[0].endswith("80 cannot be started: the disk is full")
-    monkeypatch.setattr(background.files, "replacing", full)
-    there.keep(80, "policy-best.npz")
-    assert sink.warnings[-1] == "policy-best.npz could not be written: the disk is full"
 
 
 def test_it_takes_a_folder_and_things_that_can_be_made_again(job, tmp_path):

@@ -11,7 +11,7 @@ from bqfd_jax.envs import ale, atari
 from bqfd_jax.envs.guard import Guard, start_of
 from bqfd_jax.envs.pools import Pool, RunsOfPool
 from bqfd_jax.runs.atari import AtariConfig
-from bqfd_jax.runs.report import guarded_steps
+from bqfd_jax.runs.report import counted
 from bqfd_jax.training.evaluate import play
 
 START = (7, 8)
@@ -185,4 +185,4 @@ def test_presets_differ_and_older_runs_go_on_without_a_guard():
 
 def test_the_summary_adds_up_what_rows_tell():
     rows = [{"guarded": 3}, {"eval_guarded": 20}, {"guarded": 4, "loss": 900.0}, {"step": 5}]
-    assert guarded_steps(rows) == {"training": 7, "evaluations": 20}
+    assert counted(rows)["guarded_steps"] == {"training": 7, "evaluations": 20}

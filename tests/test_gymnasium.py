@@ -74,7 +74,7 @@ def fill(env, replay, steps):
     state, actions = trainer.begin(state, on_host.to_device(shown[0]))
     for _ in range(steps):
         shown.append(env.step(np.asarray(actions)))
-        state, actions = trainer.interact(state, on_host.to_device(shown[-1]))
+        state, actions = trainer.interact(state, on_host.to_device(shown[-1], actions))
     return state.replay, shown
 
 

@@ -7,6 +7,7 @@ import pytest
 from flax import linen as nn
 
 from bqfd_jax import networks
+from bqfd_jax.networks.impala import ImpalaTorso
 
 KEY = jax.random.key(0)
 
@@ -249,6 +250,42 @@ def test_the_small_atari_network():
     assert count(params) == torso + (7 * 7 * 32 * 16 + 16) + (8 + 1) + (8 * 3 + 3)
     with pytest.raises(ValueError, match="'small', but must be one of nature, patch, overlap"):
         networks.atari_network(num_actions=3, torso="small")
+
+
+def test_the_impala_network_is_as_wide_as_wanted():
+    observation = jax.ShapeDtypeStruct((2, 4, 84, 84), jnp.uint8)
+    head = (8 + 1) + (8 * 3 + 3)
+    for width, places in ((1, 11 * 11 * 32), (2, 11 * 11 * 64)):
+        network = networks.atari_network(num_actions=3, hidden=8, torso="impala", torso_width=width)
+        params = jax.eval_shape(network.init, KEY, observation)
+        torso, before = 0, 4
+        for features in (16 * width, 32 * width, 32 * width):
+            # One convolution, then two blocks of two.
+            torso += 9 * before * features + features + 4 * (9 * features**2 + features)
+            before = features
+        assert count(params) == torso + (places * 16 + 16) + head
+        chex.assert_shape(jax.eval_shape(network.apply, params, observation), (2, 3))
+    with pytest.raises(ValueError, match="torso_width is 0, but must be at least 1"):
+        networks.atari_network(num_actions=3, torso="impala", torso_width=0)
+
+
+def test_impala_blocks_add_to_what_they_see():
+    torso = ImpalaTorso(width=1)
+    params = make_params(torso, PIXELS)
+    # Without the second convolution of any block, what is left are three that are pooled.
+    layers = {
+        name: jax.tree.map(jnp.zeros_like, layer) if int(name[5:]) % 5 in (2, 4) else layer
+        for name, layer in params["params"].items()
+    }
+    x = jnp.moveaxis(PIXELS, 1, -1).astype(jnp.float32) / 255
+    for first in ("Conv_0", "Conv_5", "Conv_10"):
+        x = jax.lax.conv_general_dilated(
+            x, layers[first]["kernel"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        x = nn.max_pool(x + layers[first]["bias"].reshape(1, 1, 1, -1), (3, 3), (2, 2), "SAME")
+    expected = jnp.maximum(x, 0).reshape(len(PIXELS), -1)
+    actual = torso.apply({"params": layers}, PIXELS)
+    chex.assert_trees_all_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_patch_torso_is_two_convolutions():

@@ -114,6 +114,8 @@ EXPECTED = {
 }
 
 
+EXPECTED["accelerator"] = dict(EXPECTED["laptop"])
+
 # Ensemble BQfD has BQfD's hyper-parameters, and a default of its own for what BQfD does not have.
 for of_agents in EXPECTED.values():
     of_agents["ensemble_bqfd"] = of_agents["bqfd"]
@@ -174,10 +176,13 @@ def test_options_of_runs():
         "log_period": 10_000,
     }
     assert presets.run_options("paper", game="Pong")["steps"] == 100_000_000
+    accelerator = {"torso": "impala", "update_period": 0.5, "steps": 100_000}
+    assert presets.run_options("accelerator") == accelerator
     changes = {"steps": 0, "log_period": 200, "checkpoint_period": 1_000}
     assert presets.run_options("small", agent="clone") == changes
     changes |= {"eval_temperature": 0.5, "torso": "overlap", "hidden": 256}
     assert presets.run_options("laptop", agent="clone") == changes
+    assert presets.run_options("accelerator", agent="clone") == accelerator | changes
     assert presets.run_options("paper", game="Freeway", agent="clone") == paper | changes
 
 

@@ -1,7 +1,8 @@
 """The one table of agents, and the presets: hyper-parameters that were chosen for a kind of task.
 
 `laptop` is for 100,000 steps of an Atari game on a CPU, `paper` has the paper's numbers for tens
-of millions of steps, `small` is for vectors and small images, `deep_sea` for DeepSea of any size.
+of millions of steps, `accelerator` is `laptop` with a large network, `small` is for vectors and
+small images, `deep_sea` for DeepSea of any size.
 A preset holds for every environment of its kind; only the paper's depends a little on the game.
 """
 
@@ -24,7 +25,9 @@ from bqfd_jax.agents.learner import Agent
 # Those that learn by acting, too.
 ActingAgentName = Literal["bqfd", "ensemble_bqfd", "dqfd", "dqn", "bootstrapped"]
 AgentName = Literal["bqfd", "ensemble_bqfd", "dqfd", "dqn", "bootstrapped", "clone"]
-PresetName = Literal["laptop", "paper", "small", "deep_sea"]
+PresetName = Literal["laptop", "paper", "accelerator", "small", "deep_sea"]
+# Those whose task is an Atari game.
+_FOR_ATARI = ("laptop", "paper", "accelerator")
 
 
 class AgentKind(NamedTuple):
@@ -60,7 +63,7 @@ def agent_config(
     checks.one_of(AGENTS, agent=agent)
     checks.one_of(_OPTIONS, preset=preset)
     if agent == "clone":
-        return CloneConfig(**(_ATARI_CLONE if preset in ("laptop", "paper") else {}))
+        return CloneConfig(**(_ATARI_CLONE if preset in _FOR_ATARI else {}))
     return AGENTS[agent].config(**_OPTIONS[preset](agent, steps, game))
 
 
@@ -69,18 +72,20 @@ def run_options(
 ) -> dict[str, Any]:
     """Options of a run in which a preset differs from the defaults of a run's config.
 
-    Those defaults suit a small machine, so only `paper` differs; how long it trains depends on
-    the Atari game.  A clone takes no steps, so its periods are counted in updates; in Atari
-    games it draws its actions, because nothing has taught it to leave a place where its likeliest
-    action leads nowhere.
+    Those defaults suit a small machine, so only `paper` and `accelerator` differ; how long `paper`
+    trains depends on the Atari game.  A clone takes no steps, so its periods are counted in
+    updates; in Atari games it draws its actions, because nothing has taught it to leave a place
+    where its likeliest action leads nowhere.
     """
     checks.one_of(_OPTIONS, preset=preset)
     options: dict[str, Any] = {}
     if preset == "paper":
         options = _PAPER_RUN | {"steps": PAPER_STEPS.get(game, 100_000_000)}
+    if preset == "accelerator":
+        options = dict(_ACCELERATOR_RUN)
     if agent == "clone":
         options |= {"steps": 0, "log_period": 200, "checkpoint_period": 1_000}
-        if preset in ("laptop", "paper"):
+        if preset in _FOR_ATARI:
             options |= {"eval_temperature": 0.5, "torso": "overlap", "hidden": 256}
     return options
 
@@ -132,6 +137,8 @@ def _laptop(agent: str, steps: int | None, game: str | None) -> dict[str, Any]:
     del steps, game
     return _LAPTOP | _LAPTOP_OWN[agent]
 
+
+_ACCELERATOR_RUN = {"torso": "impala", "update_period": 0.5, "steps": 100_000}
 
 _PAPER = _ATARI | {
     "learning_rate": 6.25e-5,
@@ -258,6 +265,8 @@ def _deep_sea(agent: str, steps: int | None, game: str | None) -> dict[str, Any]
 _OPTIONS: dict[str, Callable[[str, int | None, str | None], dict[str, Any]]] = {
     "laptop": _laptop,
     "paper": _paper,
+    # What an accelerator adds is in the run's options: a larger network, more updates.
+    "accelerator": _laptop,
     "small": _small,
     "deep_sea": _deep_sea,
 }

@@ -5,6 +5,7 @@ import hashlib
 import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -50,19 +51,12 @@ def play(
     differences: list[str] = []
     for number, actions in enumerate(demonstration.episodes()):
         # A new pool each: later resets of the same emulator may begin differently.
-        env = atari.Atari(
-            demonstration.game,
-            noop_max=_NOOP_MAX,
+        env = new_emulator(
+            demonstration,
             max_episode_steps=max_steps,
             log_rewards=log_rewards,
             life_loss_is_terminal=life_loss_is_terminal,
-            num_threads=1,
         )
-        if env.num_actions != len(demonstration.action_meaning):
-            raise DemonstrationError(
-                f"{_title(demonstration)} knows {len(demonstration.action_meaning)} actions, but "
-                f"{demonstration.game} has {env.num_actions}"
-            )
         steps, actions = _play(env, actions)
         differences += _compare(demonstration, number, steps)
         episodes.append(_episode_rows(steps, actions, gamma))
@@ -74,6 +68,22 @@ def play(
         raise DemonstrationError(_tell(demonstration, differences))
     check_demonstrations(rows, lives=life_loss_is_terminal)
     return rows
+
+
+def new_emulator(demonstration: ActionDemonstration, **options: Any) -> atari.Atari:
+    """One that begins as a demonstration does; `options` are those of `envs.atari.Atari`.
+
+    Raises:
+      DemonstrationError: the demonstration cannot be played here.
+    """
+    _check_configuration(demonstration)
+    env = atari.Atari(demonstration.game, noop_max=_NOOP_MAX, num_threads=1, **options)
+    if env.num_actions != len(demonstration.action_meaning):
+        raise DemonstrationError(
+            f"{_title(demonstration)} knows {len(demonstration.action_meaning)} actions, but "
+            f"{demonstration.game} has {env.num_actions}"
+        )
+    return env
 
 
 def verified(demonstration: ActionDemonstration) -> ActionDemonstration:

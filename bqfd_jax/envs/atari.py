@@ -109,11 +109,11 @@ def first_lane_seed(seed: int, stream: int = 0, resumed_at: int = 0) -> int:
 
 
 def _pool_seed(
-    seed: int | Sequence[int], num_lanes: int, stream: int, resumed_at: int
+    seed: int | Sequence[int], num_lanes: int, stream: int, resumed_at: int, first_lane: int
 ) -> int | list[int]:
     """What envpool is told: the seed of the first lane, or one for every lane."""
     if np.ndim(seed) == 0:
-        return first_lane_seed(seed, stream, resumed_at)
+        return first_lane_seed(seed, stream, resumed_at) + first_lane
     firsts = [first_lane_seed(one, stream, resumed_at) for one in seed]
     return [first + lane for first in firsts for lane in range(num_lanes // len(firsts))]
 
@@ -137,6 +137,7 @@ class Atari:
         seed: int | Sequence[int] = 0,
         stream: int = 0,
         resumed_at: int = 0,
+        first_lane: int = 0,
         log_rewards: bool = True,
         life_loss_is_terminal: bool = True,
         noop_max: int = 30,
@@ -154,6 +155,7 @@ class Atari:
             the lanes of one run follow those of another, each seeded as in a pool of its own.
           stream: which of the run's pools this is.
           resumed_at: step at which the run goes on, 0 for a new one.
+          first_lane: number of the first lane among the run's, if they are in several pools.
           log_rewards: `reward` is the `log_reward` of the game's; otherwise it is the game's.
           life_loss_is_terminal: losing a life is discount 0.
           noop_max: an episode begins with 1 to that many no-ops.
@@ -168,7 +170,8 @@ class Atari:
             1, num_lanes=num_lanes, noop_max=noop_max, max_episode_steps=max_episode_steps
         )
         checks.at_least(0, num_threads=num_threads, fire_after=fire_after)
-        checks.at_most(MAX_LANES, num_lanes=num_lanes)
+        checks.at_least(0, first_lane=first_lane)
+        checks.at_most(MAX_LANES, num_lanes=first_lane + num_lanes)
         check_game(game)
         self.name = game
         self.num_lanes = num_lanes
@@ -176,13 +179,13 @@ class Atari:
         self.transform_reward = log_reward if log_rewards else None
         self.life_loss_is_terminal = life_loss_is_terminal
         self.preprocessing = {"by": "envpool", **EMULATOR, "fire_after": fire_after}
-        start = start_of(game) if fire_after else ()
-        self._guard = Guard(start, num_lanes, fire_after) if start else None
+        self._start, self._fire_after = start_of(game) if fire_after else (), fire_after
+        self._guard = self._new_guard()
         self._pool = extras.load(*_ENVPOOL).make(
             f"{game}-v5",
             env_type="gymnasium",
             num_envs=num_lanes,
-            seed=_pool_seed(seed, num_lanes, stream, resumed_at),
+            seed=_pool_seed(seed, num_lanes, stream, resumed_at, first_lane),
             stack_num=1,
             noop_max=noop_max,
             max_episode_steps=max_episode_steps,
@@ -200,6 +203,33 @@ class Atari:
         none = np.zeros(self.num_lanes, np.int32)
         no = np.zeros(self.num_lanes, bool)
         return self._show(frame, nothing, ended=no, over=no, is_first=~no, info=info, action=none)
+
+    def begin_after(self, actions: np.ndarray) -> HostStep:
+        """Plays actions `[T]` from a reset, in a single lane, and begins an episode there.
+
+        Nothing is done in their place: a demonstration is what it is.
+        """
+        self._guard = None
+        step = self.reset()
+        for action in actions:
+            step = self.step(action[None])
+        nothing = np.zeros(1, np.float32)
+        self._guard = self._new_guard()
+        self._previous = step._replace(
+            reward=nothing,
+            discount=nothing,
+            score_reward=nothing,
+            is_first=np.ones(1, bool),
+            action=None if self._guard is None else np.zeros(1, np.int32),
+        )
+        if self._guard is not None:
+            self._guard.see(self._previous)
+        return self._previous
+
+    def _new_guard(self) -> Guard | None:
+        if not self._start:
+            return None
+        return Guard(self._start, self.num_lanes, self._fire_after)
 
     def step(self, actions: np.ndarray) -> HostStep:
         """Takes one action per lane, `[L]` integers; ignored in lanes whose episode has ended."""

@@ -22,6 +22,12 @@ class Pool:
         self.num_actions = first.num_actions
         self.frame_shape, self.frame_dtype = first.frame_shape, first.frame_dtype
 
+    @property
+    def tallies(self) -> dict[str, np.ndarray]:
+        """What its environments count, by name: `[L]`."""
+        counts = [getattr(part, "tallies", {}) for part in self._parts]
+        return {name: np.concatenate([own[name] for own in counts]) for name in counts[0]}
+
     def reset(self) -> HostStep:
         """Begins a new episode in every lane."""
         return _concatenate([part.reset() for part in self._parts])
@@ -50,6 +56,12 @@ class RunsOfPool:
         self.num_actions = pool.num_actions
         self.frame_shape, self.frame_dtype = pool.frame_shape, pool.frame_dtype
         self.num_lanes = pool.num_lanes // num_runs  # of each run
+
+    @property
+    def tallies(self) -> dict[str, np.ndarray]:
+        """What its environments count, by name: `[runs, L]`."""
+        counts = getattr(self._pool, "tallies", {})
+        return {name: count.reshape(self._num_runs, -1) for name, count in counts.items()}
 
     def reset(self) -> HostStep:
         """Begins a new episode in every lane; fields `[runs, L, ...]`."""

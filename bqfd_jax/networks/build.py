@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bqfd_jax import checks
+from bqfd_jax.networks.impala import ImpalaTorso
 from bqfd_jax.networks.members import (
     Network,
     dense_network,
@@ -42,7 +43,12 @@ def deep_sea_network(
     return dense_network(MLPTorso(tuple(torso), encode), num_actions, hidden)
 
 
-ATARI_TORSOS = {"nature": NatureTorso, "patch": PatchTorso, "overlap": OverlapTorso}
+ATARI_TORSOS = {
+    "nature": NatureTorso,
+    "patch": PatchTorso,
+    "overlap": OverlapTorso,
+    "impala": ImpalaTorso,
+}
 TORSO_DTYPES = ("float32", "bfloat16")
 
 
@@ -53,15 +59,19 @@ def atari_network(
     torso: str = "nature",
     torso_dtype: str = "float32",
     layer_norm: bool = False,
+    torso_width: int = 4,
 ) -> Network:
     """The paper's Atari network, Nature's convolutions under a dueling head; or a smaller one.
 
     The torsos `patch` and `overlap` do about a quarter of the work; `hidden` is the width of the
     streams, `torso_dtype` what the torso computes in, and `layer_norm` standardises the streams.
+    `impala` is for accelerators, and the only one that `torso_width` widens.
     """
     checks.one_of(ATARI_TORSOS, torso=torso)
     checks.one_of(TORSO_DTYPES, torso_dtype=torso_dtype)
-    made = ATARI_TORSOS[torso](dtype=jnp.dtype(torso_dtype))
+    checks.at_least(1, torso_width=torso_width)
+    options = {"width": torso_width} if torso == "impala" else {}
+    made = ATARI_TORSOS[torso](dtype=jnp.dtype(torso_dtype), **options)
     return image_network(made, num_actions, hidden, layer_norm=layer_norm)
 
 
@@ -163,7 +173,7 @@ def described_network(
     stack: int,
 ) -> Network:
     """The network that a policy file describes, as an ensemble if `made_with` has a size."""
-    names = ("hidden", "scale", "torso", "torso_dtype", "layer_norm")
+    names = ("hidden", "scale", "torso", "torso_dtype", "torso_width", "layer_norm")
     options = {name: made_with[name] for name in names if name in made_with}
     if "torso" in options:
         network = atari_network(num_actions, **options)

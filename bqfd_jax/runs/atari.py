@@ -1,17 +1,23 @@
 """Runs on Atari games: their options and their world."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
+
 from bqfd_jax import checks, demos, networks
 from bqfd_jax.agents import presets
+from bqfd_jax.demos import playback
 from bqfd_jax.envs import atari, guard
+from bqfd_jax.envs.pools import Pool
+from bqfd_jax.envs.starts import DemoStarts
 from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.worlds import MadeNetwork, kept_paths
-from bqfd_jax.streams import EnvStream
+from bqfd_jax.streams import DEMO_STARTS, EnvStream
 from bqfd_jax.types import HostEnvironment
 
 _PACKAGED = demos.NAMES
@@ -32,9 +38,9 @@ class AtariConfig(RunConfig):
     game: str = "Freeway"
     """Which game; any that envpool has. Demonstrations of six of them come with the package:
     Breakout, ChopperCommand, Freeway, MsPacman, Seaquest, VideoPinball."""
-    preset: Literal["laptop", "paper"] = "laptop"
-    """Where all other defaults come from: `laptop` for 100,000 steps on a CPU, `paper` for the
-    paper's numbers and tens of millions of steps on an accelerator."""
+    preset: Literal["laptop", "paper", "accelerator"] = "laptop"
+    """Where all other defaults come from: `laptop` for 100,000 steps on a CPU, `accelerator` for as
+    many with a large network, `paper` for the paper's numbers and tens of millions of steps."""
     demo: tuple[str, ...] = ("default",)
     """The demonstrations, one or several: `default`, `strong`, `weak` or `search` from the package,
     paths of files; or `none`."""
@@ -53,9 +59,14 @@ class AtariConfig(RunConfig):
     """What comes after a lost life does not count for what comes before."""
     fire_after: int = guard.FIRE_AFTER
     """Press FIRE in a game that shows the same for so many steps; 0: never."""
-    torso: Literal["nature", "patch", "overlap"] = "patch"
+    demo_starts: float = 0.0
+    """Share of training games that begin at a random point of a demonstration."""
+    torso: Literal["nature", "patch", "overlap", "impala"] = "patch"
     """What sees the frames: `nature`, the paper's three convolutions; for about a quarter of the
-    work `patch`, two layers, or `overlap`, three small ones that see where small things are."""
+    work `patch`, two layers, or `overlap`, three small ones that see where small things are. On an
+    accelerator `impala`, fifteen layers."""
+    torso_width: int = 4
+    """Features of `impala`'s layers, as a multiple of IMPALA's own."""
     hidden: int = 256
     layer_norm: bool = False
     """Standardise the value and advantage streams before their ReLU."""
@@ -91,11 +102,28 @@ class AtariConfig(RunConfig):
         """As for all runs, and whether there is such a game."""
         super().check()
         checks.at_least(0, fire_after=self.fire_after)
+        checks.at_least(1, torso_width=self.torso_width)
+        checks.within(0, 1, demo_starts=self.demo_starts)
+        if self.demo_starts and not self.shows_demonstrations:
+            raise UsageError(
+                f"--demo-starts is {self.demo_starts}, but there is no demonstration to begin in: "
+                "name one (--demo)"
+            )
         checks.one_of(tuple(networks.ATARI_TORSOS), torso=self.torso)
         try:
             atari.check_game(self.game)
         except (ValueError, ImportError) as error:
             raise UsageError(str(error)) from error
+
+    def check_shown(self, demonstrations: Sequence[demos.Demonstration]) -> None:
+        """Games can begin in lists of actions alone."""
+        for demonstration in demonstrations if self.demo_starts else ():
+            if not isinstance(demonstration, demos.ActionDemonstration):
+                raise UsageError(
+                    f"--demo-starts is {self.demo_starts}, but {demonstration.name!r} was recorded "
+                    "as frames, up to which no emulator can play: show lists of actions, such as "
+                    "`default` or what `bqfd demos` makes, or leave --demo-starts at 0"
+                )
 
 
 class AtariWorld:
@@ -112,9 +140,17 @@ class AtariWorld:
         """A single game, with the rewards that are learnt from."""
         return self._make(1, EnvStream.TRAINING)
 
-    def training(self, resumed_at: int = 0, seeds: Sequence[int] | None = None) -> HostEnvironment:
+    def training(
+        self,
+        resumed_at: int = 0,
+        seeds: Sequence[int] | None = None,
+        shown: Sequence[demos.Demonstration] = (),
+    ) -> HostEnvironment:
         """The games that are trained on, those of all seeds in one pool."""
         lanes, seed = self._config.envs, self._config.seed
+        if self._config.demo_starts and shown:
+            places = [(own, lane) for own in seeds or [seed] for lane in range(lanes)]
+            return Pool([self._lane(*place, resumed_at, shown) for place in places])
         if seeds is not None:
             lanes, seed = lanes * len(seeds), tuple(seeds)
         return self._make(lanes, EnvStream.TRAINING, seed=seed, resumed_at=resumed_at)
@@ -135,7 +171,8 @@ class AtariWorld:
 
     def make_network(self, env: HostEnvironment) -> MadeNetwork:
         """The paper's network, or the smaller one."""
-        names = ("torso", "hidden", "torso_dtype", "layer_norm")
+        names = ["torso", "hidden", "torso_dtype", "layer_norm"]
+        names += ["torso_width"] if self._config.torso == "impala" else []
         made_with = {name: getattr(self._config, name) for name in names}
         return MadeNetwork(networks.atari_network(env.num_actions, **made_with), made_with)
 
@@ -162,14 +199,29 @@ class AtariWorld:
         except demos.DemonstrationError as error:
             raise UsageError(f"--demo {demo}: {error}") from error
 
+    def _lane(
+        self, seed: int, lane: int, resumed_at: int, shown: Sequence[demos.ActionDemonstration]
+    ) -> DemoStarts:
+        """One lane of a run, a share of whose games begins in a demonstration."""
+        place = {"seed": seed, "first_lane": lane, "resumed_at": resumed_at, "num_threads": 1}
+        return DemoStarts(
+            self._make(1, EnvStream.TRAINING, **place),
+            functools.partial(playback.new_emulator, shown[0], **self._learnt()),
+            [actions for demonstration in shown for actions in demonstration.episodes()],
+            self._config.demo_starts,
+            np.random.default_rng([seed, DEMO_STARTS, resumed_at, lane]),
+        )
+
+    def _learnt(self) -> dict[str, Any]:
+        """How games are played and seen that are learnt from."""
+        names = ("log_rewards", "life_loss_is_terminal", "fire_after")
+        return {name: getattr(self._config, name) for name in names}
+
     def _make(self, lanes: int, stream: EnvStream, **options: Any) -> atari.Atari:
         config = self._config
         return atari.Atari(
             config.game,
             num_lanes=lanes,
             stream=stream,
-            log_rewards=config.log_rewards,
-            life_loss_is_terminal=config.life_loss_is_terminal,
-            fire_after=config.fire_after,
-            **{"seed": config.seed} | options,
+            **self._learnt() | {"seed": config.seed} | options,
         )

@@ -107,9 +107,9 @@ class Background:
             save_policy(policy, self._path(step, "npz"))
         self._watch()
 
-    def params(self, step: int) -> Params:
-        """Of the network that was left."""
-        return load_policy(self._path(step, "npz")).params
+    def policy(self, step: int) -> Policy:
+        """Acts by the network that was left; raises `FileNotFoundError` if it is there no more."""
+        return load_policy(self._path(step, "npz"))
 
     def answers(self, known: Collection[int]) -> list[dict[str, Any]]:
         """Rows that have come, but for those of known steps; raises what went wrong in a game."""
@@ -126,17 +126,6 @@ class Background:
                 raise HostEnvironmentError(row["error"])
             rows.append(row)
         return rows
-
-    def keep(self, step: int, name: str) -> None:
-        """Copies the network of a step into the run folder, if it is still there."""
-        try:
-            content = self._path(step, "npz").read_bytes()
-            with files.replacing(self._run / name) as file:
-                file.write(content)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            self._sink.warn(f"{name} could not be written: {error}")
 
     def close_file(self, step: int) -> None:
         """Removes a network that has been played with."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -16,6 +17,7 @@ from bqfd_jax.agents.config import (
     PddDqnConfig,
 )
 from bqfd_jax.agents.presets import AGENTS, AgentName
+from bqfd_jax.demos import Demonstration
 from bqfd_jax.replay import make_mesh
 from bqfd_jax.runs import stored
 from bqfd_jax.runs.errors import UsageError
@@ -32,7 +34,7 @@ _NOT_RESULT = (
 NOT_FOR_CLONES = (
     "steps", "envs", "update_period", "learning_starts", "replay_rows", "eval_period",
     "eval_target", "final_steps", "checkpoint_replay", "log_rewards", "life_loss_is_terminal",
-    "devices", "seeds_per_program", "demo_rows",
+    "devices", "seeds_per_program", "demo_rows", "demo_starts",
 )  # fmt: skip
 
 
@@ -253,6 +255,9 @@ class RunConfig:
             )
         checks.one_of(("off", "offline", "online"), wandb=self.wandb)
         check_trackers(tensorboard=self.tensorboard, wandb=self.wandb)
+
+    def check_shown(self, demonstrations: Sequence[Demonstration]) -> None:
+        """Raises `UsageError` for demonstrations that the options cannot be used with."""
 
     def _check_devices(self) -> None:
         batch_size = self.agent_config.batch_size

@@ -186,7 +186,8 @@ def make_loop(
     first, num_runs = jobs[0], len(jobs)
     if state is None:
         state = join((job.init() for job in jobs), num_runs)
-    pool = first.world.training(resumed_at, [job.config.seed for job in jobs])
+    seeds = [job.config.seed for job in jobs]
+    pool = first.world.training(resumed_at, seeds, first.demonstrations)
     env = RunsOfPool(pool, num_runs)
     loop = first.make_loop(state, env, make_group_trainer(first.agent, first.replay, num_runs))
     loop.scores = GroupScores(num_runs, env.num_lanes)

@@ -115,7 +115,12 @@ class GymWorld:
         """A single environment."""
         return self.make(1, EnvStream.TRAINING)
 
-    def training(self, resumed_at: int = 0, seeds: Sequence[int] | None = None) -> HostEnvironment:
+    def training(
+        self,
+        resumed_at: int = 0,
+        seeds: Sequence[int] | None = None,
+        shown: Sequence[demos.Demonstration] = (),
+    ) -> HostEnvironment:
         """The environments that are trained on."""
         if seeds is None:
             return self.make(self._config.envs, EnvStream.TRAINING, resumed_at=resumed_at)
@@ -198,7 +203,12 @@ class GivenWorld(GymWorld):
         """What is trained on."""
         return self._given
 
-    def training(self, resumed_at: int = 0, seeds: Sequence[int] | None = None) -> HostEnvironment:
+    def training(
+        self,
+        resumed_at: int = 0,
+        seeds: Sequence[int] | None = None,
+        shown: Sequence[demos.Demonstration] = (),
+    ) -> HostEnvironment:
         """The same, wherever it stands: only its maker could seed it anew."""
         del resumed_at, seeds
         return self._given

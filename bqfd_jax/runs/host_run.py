@@ -1,5 +1,6 @@
 """What a run on host environments keeps of its way: rows, evaluations, checkpoints."""
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -10,10 +11,11 @@ import numpy as np
 import optax
 
 from bqfd_jax import demos
-from bqfd_jax.policy import Policy, load_policy, save_policy
+from bqfd_jax.policy import Policy, save_policy
 from bqfd_jax.replay import spread
 from bqfd_jax.runs import background
 from bqfd_jax.runs.background import Background, played_row
+from bqfd_jax.runs.best import Best
 from bqfd_jax.runs.errors import RunError
 from bqfd_jax.runs.job import Evaluator, Job
 from bqfd_jax.runs.journal import Journal
@@ -45,10 +47,13 @@ class Share:
         return self.loop.step
 
     @property
-    def guarded(self) -> int | None:
-        """Steps of this sitting that the guard took in the agent's place; None: there is none."""
-        counts = self.loop.guarded
-        return None if counts is None else int(counts if self.is_alone else counts[self._number])
+    def tallies(self) -> dict[str, int]:
+        """What was counted in this sitting, by what rows of metrics call it."""
+        counts = dict(getattr(self.loop.env, "tallies", {}))
+        if self.loop.guarded is not None:
+            counts["guarded"] = self.loop.guarded
+        own = counts.items() if self.is_alone else [(k, v[self._number]) for k, v in counts.items()]
+        return {name: int(np.sum(count)) for name, count in own}
 
     def take(self, select: Callable[[on_host.HostTrainState], Part]) -> Part:
         """A part of the run's state; of a group's state only that part is copied."""
@@ -79,16 +84,15 @@ class HostRun:
         self.loop, self.resumed_at = share, resumed_at
         self._visits = demo_usage.visits(self._demo_rows())
         journal.open()
+        self.best = Best(journal.folder, sink, job.made.given)
         self._evaluator: Evaluator | None = None
         self._background: Background | None = None
         if job.config.eval_in_background or background.was_used(journal.folder):
             self._background = Background(job, journal.folder, resumed_at, sink)
             self._take_answers()
         self._warned_of_scale = self._is_spoilt = False
-        self._guarded = 0  # as of the last row
+        self._tallies: dict[str, int] = {}  # as of the last row
         self.is_saved = resumed_at is not None  # the newest state that was to be saved
-        # Of the best evaluation since the run was begun here.
-        self._best_policy: Policy | None = None
 
     def _demo_rows(self) -> demo_usage.DemoRows:
         num_rows = sum(demos.sizes(self.job.demonstrations).values())
@@ -106,15 +110,6 @@ class HostRun:
     def updates(self) -> int:
         """Updates made, pre-training included."""
         return int(self.loop.take(lambda state: state.learner.updates))
-
-    @property
-    def best_policy(self) -> Policy | None:
-        """Acts by the network of the highest evaluation, which may be of an earlier sitting."""
-        out = self.journal.folder
-        if self._best_policy is None and out is not None and (out / "policy-best.npz").exists():
-            # Of somebody's own network only the parameters are in the file.
-            return load_policy(out / "policy-best.npz", network=self.job.made.given)
-        return self._best_policy
 
     @property
     def played_params(self) -> Params:
@@ -148,17 +143,15 @@ class HostRun:
             **values,
             "train_episodes": len(scores),
             "train_score": float(np.mean(scores)) if scores else None,
-        } | self._newly_guarded()
+        } | self._new_tallies()
         self.journal.write(row)
         self._warn_of_scale(row)
         return row
 
-    def _newly_guarded(self) -> dict[str, int]:
-        """Steps since the last row that the guard took in the agent's place."""
-        if (total := self.loop.guarded) is None:
-            return {}
-        before, self._guarded = self._guarded, total
-        return {"guarded": total - before}
+    def _new_tallies(self) -> dict[str, int]:
+        """What was counted since the last row."""
+        before, self._tallies = self._tallies, self.loop.tallies
+        return {name: count - before.get(name, 0) for name, count in self._tallies.items()}
 
     def _warn_of_scale(self, row: dict[str, Any]) -> None:
         """Says once that rewards are so large that nothing good can be learnt from them."""
@@ -227,10 +220,9 @@ class HostRun:
         row = played_row(self._evaluator, params, step, stop)
         if cut_short:
             return False
-        if self._is_best(row):
+        if self.best.is_reached(row, self.journal.evaluations):
             # A copy: training takes over the memory of its state.
-            self._best_policy = self.job.policy(jax.tree.map(np.array, params))
-            self._save_policy(self._best_policy, "policy-best.npz")
+            self.best.keep(row, self.job.policy(jax.tree.map(np.array, params)))
         self.journal.write(row)
         return True
 
@@ -240,9 +232,10 @@ class HostRun:
             return
         known = {row["step"] for row in self.journal.evaluations}
         for row in self._background.answers(known):
-            if self._is_best(row):
-                self._background.keep(row["step"], "policy-best.npz")
-                self._best_policy = None
+            if self.best.is_reached(row, self.journal.evaluations):
+                # Of an answer that is read again the network is there no more, but kept already.
+                with contextlib.suppress(FileNotFoundError):
+                    self.best.keep(row, self._background.policy(row["step"]))
             self.journal.write(row)
             self._background.close_file(row["step"])
 
@@ -254,7 +247,7 @@ class HostRun:
                 return False
             if (step := self._background.hopeless) is not None:
                 self.sink.warn(f"evaluations in the background die at step {step}: it is done here")
-                if not self._play(self._background.params(step), step):
+                if not self._play(self._background.policy(step).params, step):
                     return False
                 self._background.close_file(step)
             self._background.wait()
@@ -265,12 +258,6 @@ class HostRun:
         """Ends what runs beside the training; nothing is lost by it."""
         if self._background is not None:
             self._background.close()
-
-    def _is_best(self, row: dict[str, Any]) -> bool:
-        """Whether a score is the highest; of equals the last, whose network has learnt most."""
-        return row["eval_mean"] >= max(
-            (other["eval_mean"] for other in self.journal.evaluations), default=row["eval_mean"]
-        )
 
     def _save_policy(self, policy: Policy, name: str) -> None:
         if self.journal.folder is None:

@@ -54,7 +54,7 @@ class Job:
     ) -> on_host.HostLoop:
         """Training that goes on from a state, by itself or as a group does it."""
         return on_host.HostLoop(
-            env or self.world.training(resumed_at=int(state.step)),
+            env or self.world.training(int(state.step), shown=self.demonstrations),
             trainer or self.trainer,
             state,
             update_period=self.config.update_period,
@@ -130,6 +130,7 @@ def make_job(
     env = world.example()
     made = network or world.make_network(env)
     demonstrations = demos.with_unique_names(demonstrations)
+    config.check_shown(demonstrations)
     try:
         rows = demos.rows_for(env, demonstrations, gamma=config.agent_config.gamma)
         if rows is not None:

@@ -11,7 +11,7 @@ from bqfd_jax import files
 from bqfd_jax.demos import Demonstration
 from bqfd_jax.envs.host import HostEnvironmentError
 from bqfd_jax.policy import save_policy
-from bqfd_jax.runs import plots, text, video
+from bqfd_jax.runs import best, plots, text, video
 from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import RunError
 from bqfd_jax.runs.host_run import HostRun
@@ -59,13 +59,24 @@ def summarise_run(run: HostRun) -> Summary:
         seconds=run.journal.seconds,
         etas=run.etas,
     )
-    return summary | {"guarded_steps": guarded_steps(run.journal.rows)}
+    summary |= best.beside_last(summary["evaluations"], run.best.chosen)
+    return summary | counted(run.journal.rows)
 
 
-def guarded_steps(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Steps that a guard took in the agent's place, from rows of `metrics.jsonl`."""
-    names = {"training": "guarded", "evaluations": "eval_guarded"}
-    return {where: sum(row.get(name, 0) for row in rows) for where, name in names.items()}
+def counted(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """What rows of `metrics.jsonl` add up to.
+
+    Steps that a guard took in the agent's place; training episodes that began in a demonstration,
+    and the steps up to there, which are no agent steps.
+    """
+
+    def total(name: str) -> int:
+        return sum(row.get(name, 0) for row in rows)
+
+    return {
+        "guarded_steps": {"training": total("guarded"), "evaluations": total("eval_guarded")},
+        "demo_starts": {"episodes": total("demo_starts"), "steps": total("demo_start_steps")},
+    }
 
 
 def _files(run: HostRun, out: Path, summary: Summary) -> dict[str, Callable[[], None]]:
@@ -209,6 +220,8 @@ def table(summary: Summary) -> str:
         + (f"{summary['steps_per_second']:.0f} steps/s, " if summary["steps"] else "")
         + f"{summary['peak_memory_gb']:.1f} GB at most"
     )
+    if (words := best.fall(summary)) is not None:
+        lines.append(f"\nnote: {words}")
     return "\n".join(lines)
 
 

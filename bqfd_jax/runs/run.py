@@ -15,6 +15,7 @@ from bqfd_jax.demos import Demonstration
 from bqfd_jax.policy import Policy, load_policy
 from bqfd_jax.runs import folder, lockstep, machine, report, stored, text
 from bqfd_jax.runs.atari import AtariConfig, AtariWorld
+from bqfd_jax.runs.best import FILE
 from bqfd_jax.runs.checkpoint import Checkpointer
 from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import Stopped, UsageError
@@ -183,7 +184,7 @@ class Run:
     @property
     def best_policy(self) -> Policy:
         """Acts by the network that had the highest score; chosen by evaluation, so flattered."""
-        return load_policy(self.folder / "policy-best.npz")
+        return load_policy(self.folder / FILE)
 
     def evaluate(
         self,
@@ -191,6 +192,7 @@ class Run:
         *,
         epsilon: float | None = None,
         max_steps: int | None = None,
+        best: bool = False,
         sink: Sink | None = None,
     ) -> Evaluation:
         """Plays episodes with the network of the last checkpoint.
@@ -199,6 +201,7 @@ class Run:
           episodes: how many, side by side.
           epsilon: probability of a random action; the run's own unless given.
           max_steps: agent steps after which an episode is cut; the run's own unless given.
+          best: play with the network that was chosen by evaluation instead.
           sink: what is told of progress, and asked whether to stop.
 
         Raises:
@@ -214,7 +217,7 @@ class Run:
         checks.within(0, 1, epsilon=config.eval_epsilon)
         checks.at_least(1, max_steps=config.eval_max_steps)
         job = self._job(config)
-        step, params = self._last_network(job)
+        step, params = self._network(job, best=best)
         sink, done = sink or Sink(), 0
         with sink.bar(f"evaluating step {step}", unit="step", total=config.eval_max_steps) as bar:
 
@@ -227,12 +230,12 @@ class Run:
 
             return Evaluator(job, job.world.evaluation())(params, step, on_step)
 
-    def film(self, path: Path) -> None:
-        """Plays one episode with the network of the last checkpoint, and films it."""
+    def film(self, path: Path, *, best: bool = False) -> None:
+        """Plays one episode with the network of the last checkpoint, or the best, and films it."""
         job = self._job(self.config)
         if (trouble := job.world.no_film()) is not None:
             raise UsageError(f"{self.config.title} cannot be rendered: {trouble}")
-        step, params = self._last_network(job)
+        step, params = self._network(job, best=best)
         try:
             report.film(job, params, path, step)
         except ImportError as error:
@@ -297,6 +300,21 @@ class Run:
         if not steps:
             raise UsageError(f"{self.folder} has no checkpoint yet")
         return steps[-1]
+
+    def _network(self, job: Job, *, best: bool) -> tuple[int, Params]:
+        """Step and parameters, of the last checkpoint or of what evaluation has chosen."""
+        if not best:
+            return self._last_network(job)
+        try:
+            policy = self.best_policy
+        except FileNotFoundError as error:
+            raise UsageError(f"{self.folder} has no {FILE}: nothing was evaluated yet") from error
+        return self.step_of_network(best=True), policy.params
+
+    def step_of_network(self, *, best: bool = False) -> int:
+        """The step of the last checkpoint; with `best` that of the network that was chosen."""
+        chosen = self.best_policy.chosen if best else None
+        return self.last_step if chosen is None else chosen["step"]
 
     def _last_network(self, job: Job) -> tuple[int, Params]:
         """Step and parameters; the replay, which may take gigabytes, is not read."""

@@ -28,11 +28,16 @@ class World(Protocol):
     def example(self) -> HostEnvironment:
         """An environment to read shapes from; it is never stepped."""
 
-    def training(self, resumed_at: int = 0, seeds: Sequence[int] | None = None) -> HostEnvironment:
+    def training(
+        self,
+        resumed_at: int = 0,
+        seeds: Sequence[int] | None = None,
+        shown: Sequence[Demonstration] = (),
+    ) -> HostEnvironment:
         """What is trained on, from an agent step on.
 
         With `seeds` a pool of several runs, whose lanes follow each other; each run's are as they
-        would be alone.
+        would be alone.  In demonstrations that are `shown` episodes may begin.
         """
 
     def evaluation(self, *, film: bool = False) -> HostEnvironment | None:

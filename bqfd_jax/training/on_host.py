@@ -305,8 +305,7 @@ class HostLoop:
 
     def _act(self) -> Array:
         if self._seen is None:
-            step = self.env.reset()
-            self._seen = to_device(step, np.zeros(step.is_first.shape, np.int32))
+            self._seen = to_device(self.env.reset())
             self.state, actions = self.trainer.begin(self.state, self._seen)
         else:
             self.state, actions = self.trainer.interact(self.state, self._seen)
@@ -315,8 +314,12 @@ class HostLoop:
         return actions
 
 
-def to_device(step: HostStep, chosen: np.ndarray) -> Seen:
-    """The part of a step that the device is told; `chosen` are the actions that it was taken by."""
+def to_device(step: HostStep, chosen: np.ndarray | None = None) -> Seen:
+    """The part of a step that the device is told.
+
+    `chosen` are the actions that led to it; a reset has none.
+    """
+    chosen = np.zeros(step.is_first.shape) if chosen is None else chosen
     action = np.asarray(chosen if step.action is None else step.action, np.int32)
     shown = {name: getattr(step, name) for name in Seen._fields if name != "action"}
     return Seen(action=action, **shown)
