@@ -9,7 +9,7 @@ from bqfd_jax import checks
 from bqfd_jax.demos import FrameDemonstration
 from bqfd_jax.envs.atari import Atari
 from bqfd_jax.envs.gymnasium import GymVector
-from bqfd_jax.policy import Policy
+from bqfd_jax.policy import Policy, PolicyError
 from bqfd_jax.streams import RECORDED_ACTIONS, EnvStream
 from bqfd_jax.training.evaluate import play
 from bqfd_jax.types import HostEnvironment, HostStep
@@ -154,7 +154,18 @@ def _prepare(
         default_lanes=min(episodes, 16),
         fire_after=(made_by or {}).get("fire_after", 0),
     )
+    _check_actions(env, policy)
     return env, _Chooser(env, policy, epsilon, seed)
+
+
+def _check_actions(env: HostEnvironment, policy: Policy | PolicyFunction) -> None:
+    """Refuses a policy that knows more or fewer actions: its numbers would mean something else."""
+    if isinstance(policy, Policy) and policy.num_actions != env.num_actions:
+        where = f" (it was trained in {policy.environment})" if policy.environment else ""
+        raise PolicyError(
+            f"the policy knows {policy.num_actions} actions{where}, but the environment "
+            f"{getattr(env, 'name', type(env).__name__)} has {env.num_actions}"
+        )
 
 
 class _Chooser:

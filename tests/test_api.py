@@ -321,6 +321,17 @@ def test_a_policy_with_a_temperature_is_played_by_drawing():
     assert evaluate("CartPole-v1", drawn, 20).mean() > evaluate("CartPole-v1", greedy, 20).mean()
 
 
+def test_a_policy_is_not_played_where_its_actions_mean_something_else():
+    shape = {"num_actions": 3, "frame_shape": (4,), "frame_dtype": np.dtype(np.float32)}
+    other = Policy(network=None, params={}, environment="Acrobot-v1", **shape)
+    message = r"knows 3 actions \(it was trained in Acrobot-v1\), but .* CartPole-v1 has 2"
+    for play in (evaluate, record):
+        with pytest.raises(PolicyError, match=message):
+            play("CartPole-v1", other, 1)
+    with pytest.raises(PolicyError, match=r"knows 3 actions, but the environment .* has 2"):
+        evaluate("CartPole-v1", dataclasses.replace(other, environment=""), 1)
+
+
 def test_arrays_become_the_same_demonstration_as_recording():
     made = record(chain(1), right, 2, epsilon=0.3)
     T = len(made.actions)
