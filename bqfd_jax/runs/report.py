@@ -41,8 +41,8 @@ def finish(run: HostRun) -> Summary:
     run.journal.close()
     if failed:
         raise RunError(
-            f"NOT SAVED: {'; '.join(failed)}. Make room in {out}, then `bqfd resume {out}` goes on "
-            "from the last checkpoint"
+            f"NOT SAVED: {'; '.join(failed)}. Mend that (a full disk: make room in {out}), then "
+            f"`bqfd resume {out}` goes on from the last checkpoint"
         )
     run.sink.say(f"{', '.join(made)} in {out}")
     return summary
