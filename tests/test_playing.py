@@ -303,6 +303,13 @@ def test_the_command_says_how_long_it_will_take(tmp_path):
 # --- Hints ---
 
 
+@pytest.mark.parametrize("game", [*sorted(set(hints.TABLE) - {"Breakout"}), "Pong"])
+def test_a_single_reward_is_never_put_off_for_ever(game):
+    # What a pace of waiting costs a reward of the usual size: half of its share of the horizon.
+    told = hints.of(game)
+    assert told.margin < told.pace / told.horizon / 2
+
+
 def test_hints_are_only_for_games_there_are():
     for game, told in hints.TABLE.items():
         assert game in atari.games()

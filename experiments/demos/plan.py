@@ -63,13 +63,13 @@ def plan(config: Annotated[PlanConfig, tyro.conf.arg(name="")]) -> None:
     _check(config, out)
     try:
         _announce(config, out)
-        demonstration = _search(config)
+        demonstration = _planned(config)
     except KeyboardInterrupt:
         raise Stopped(f"stopped; nothing was saved to {out}") from None
     try:
         demonstration = _verify(demonstration)
     except KeyboardInterrupt:
-        # The search took minutes, and this is but the check.
+        # Planning took minutes, and this is but the check.
         save(demonstration, out)
         raise Stopped(f"stopped; {out} was not checked") from None
     save(demonstration, out)
@@ -121,7 +121,7 @@ def _forecast(config: PlanConfig, how: planning.playing.Settings | planning.sear
     return f"{planned}, about {simulated:,} simulated steps. That takes {needed}."
 
 
-def _search(config: PlanConfig) -> demos.ActionDemonstration:
+def _planned(config: PlanConfig) -> demos.ActionDemonstration:
     started = time.perf_counter()
     with (
         console.terminal("soon; what is planned will be saved") as sink,

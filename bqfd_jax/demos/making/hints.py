@@ -116,6 +116,7 @@ _PLACES = slice(6, 17)  # of Ms Pac-Man and the ghosts
 _PAUSE = 6  # steps; what is eaten halts the game for less, death for 20 steps before it counts
 _FEW_DOTS = 6  # the end of a maze halts the game as well
 _TUNNEL = 40  # pixels; who goes further in a step went through the tunnel
+_ACROSS, _BELOW = 10, 16  # where Ms Pac-Man is, in pixels from the left and from above
 
 
 def _ms_pacman(emulator: Ale) -> Potential:
@@ -140,7 +141,7 @@ def _ms_pacman(emulator: Ale) -> Potential:
 
 def _direction(before: np.ndarray, after: np.ndarray) -> int | None:
     """Where Ms Pac-Man goes: whoever plays keeps the stick there."""
-    right, down = (int(after[place]) - int(before[place]) for place in (10, 16))
+    right, down = (int(after[place]) - int(before[place]) for place in (_ACROSS, _BELOW))
     if abs(right) > _TUNNEL:
         right = -right
     if not right and not down:
@@ -188,6 +189,7 @@ def _seaquest(emulator: Ale) -> Potential:
     return potential
 
 
+_PINBALL_X, _PINBALL_Y, _PLUNGER = 67, 68, 70
 _LANE, _AT_REST = 149, 132  # across and down, where a ball starts and where it ends when it is lost
 _NUDGED = 4  # pixels by which a blow against the table moves it there
 _DRAWN = 83  # how far the plunger is drawn after four steps; five are all that it can be
@@ -195,14 +197,14 @@ _DRAWN = 83  # how far the plunger is drawn after four steps; five are all that 
 
 def _video_pinball(emulator: Ale) -> Potential:
     """A ball that is not in its lane."""
-    return lambda ram: -20.0 * (abs(int(ram[67]) - _LANE) <= _NUDGED)
+    return lambda ram: -20.0 * (abs(int(ram[_PINBALL_X]) - _LANE) <= _NUDGED)
 
 
 def _launch(ram: np.ndarray) -> int | None:
     """Draws the plunger and lets it go; always alike, because what comes of it is chance."""
-    if abs(ram[67] - _LANE) > _NUDGED or ram[68] != _AT_REST:
+    if abs(ram[_PINBALL_X] - _LANE) > _NUDGED or ram[_PINBALL_Y] != _AT_REST:
         return None
-    return _DOWN if ram[70] < _DRAWN else _FIRE
+    return _DOWN if ram[_PLUNGER] < _DRAWN else _FIRE
 
 
 _SHOOTING = {
