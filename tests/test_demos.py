@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,6 +64,33 @@ def assert_same_rows(some, others):
         mine, other = getattr(some, field.name), getattr(others, field.name)
         assert (field.name, mine.dtype) == (field.name, other.dtype)
         np.testing.assert_array_equal(mine, other, field.name)
+
+
+def told_in_the_docs():
+    """The table of shipped demonstrations in docs/demonstrations.md, (game, name) -> its cells."""
+    page = Path(__file__).parent.parent / "docs" / "demonstrations.md"
+    rows = re.findall(r"^\| (\w+) \| `(\w+)` \| (.*) \|$", page.read_text(), flags=re.M)
+    return {(game, name): re.split(r" ?\| ?", cells) for game, name, cells in rows}
+
+
+def test_the_docs_tell_what_is_shipped():
+    told = told_in_the_docs()
+    assert set(told) == set(SHIPPED)
+    for (game, name), cells in told.items():
+        shipped = demos.load_named(game, name)
+        shares = np.bincount(shipped.actions) / len(shipped.actions)
+        entropy = -sum(share * np.log2(share) for share in shares if share)
+        games = np.split(shipped.actions.astype(int), np.cumsum(shipped.episode_lengths)[:-1])
+        holds = sum(1 + np.count_nonzero(np.diff(game)) for game in games)
+        planner = shipped.origin["planner"]
+        score = np.mean(shipped.scores)
+        assert cells == [
+            f"{score:,.0f}" if score >= 200 or score % 1 == 0 else f"{score:.1f}",
+            f"{len(shipped.actions):,} in {len(games)}",
+            f"{entropy:.2f} of {np.log2(len(shipped.action_meaning)):.2f}",
+            f"{len(shipped.actions) / holds:.1f}",
+            "" if name == "search" else f"{planner['skill']:g}",
+        ], (game, name)
 
 
 def test_what_is_shipped_is_known():
