@@ -118,7 +118,9 @@ def _forecast(config: PlanConfig, how: planning.playing.Settings | planning.sear
         planned = f"{how.population} copies of the game"
         if how.retries:
             needed += f", and more where lives are lost (up to {how.retries} retries each)"
-    return f"{planned}, about {simulated:,} simulated steps. That takes {needed}."
+    # More digits would be more than anybody knows.
+    about = f"about {float(f'{simulated:.3g}'):,.0f} simulated steps"
+    return f"{planned}, {about}. That takes {needed}."
 
 
 def _planned(config: PlanConfig) -> demos.ActionDemonstration:
