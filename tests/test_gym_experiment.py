@@ -291,14 +291,14 @@ def test_rows_of_the_comparison_by_hand(tmp_path):
         without: [summary([10, 20, 30], [0, 6, 9]), summary([10, 20, 30], [0, 1, 2])],
         case: [summary([0, 10, 20], [6, 7, 8], 5), summary([0, 10, 20], [1, 2, 4], 5)],
     }
-    row = comparing._row(case, results)
+    row = comparing.row_of(case, results)
     assert row["reached"] == [0, None]
     assert row["reached_without"] == [20, None]
     assert row["sooner"] == 1
     assert row["final_mean"] == 6
     half = stats.t.ppf(0.975, 1) * np.std([8, 4], ddof=1) / np.sqrt(2)
     assert row["final_interval"] == pytest.approx(half)
-    text = comparing.table([comparing._row(without, results), row])
+    text = comparing.table([comparing.row_of(without, results), row])
     assert "| mediocre (5.0) | bqfd | 6.0 ± 25.4 | 0 never | 20 never | 1 of 2 seeds |" in text
     comparing.draw(tmp_path / "c.png", results)
     assert (tmp_path / "c.png").stat().st_size > 5000

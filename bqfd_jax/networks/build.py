@@ -23,6 +23,7 @@ from bqfd_jax.networks.members import (
 )
 from bqfd_jax.networks.torsos import (
     Encoder,
+    GridTorso,
     ImageTorso,
     MLPTorso,
     NatureTorso,
@@ -58,6 +59,14 @@ def atari_network(
     checks.one_of(TORSO_DTYPES, torso_dtype=torso_dtype)
     made = ATARI_TORSOS[torso](dtype=jnp.dtype(torso_dtype))
     return image_network(made, num_actions, hidden)
+
+
+def grid_network(num_actions: int, *, width: int = 64) -> Network:
+    """For MinAtar and its like: a few channels of zeros and ones, on a grid of some ten cells.
+
+    `width` is that of the dense layer and of the value and advantage streams.
+    """
+    return image_network(StackedImages(GridTorso(width=width)), num_actions, width)
 
 
 def for_observation(
