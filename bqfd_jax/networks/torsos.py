@@ -155,7 +155,7 @@ class GridTorso(nn.Module):
         x = jnp.moveaxis(image, 1, -1).astype(jnp.float32) / self.scale
         # As a matrix product over patches: its gradients are cheaper on a CPU.
         shifted = [x[:, i : height - 2 + i, j : width - 2 + j] for i in range(3) for j in range(3)]
-        x = nn.relu(jnp.concatenate(shifted, axis=-1) @ kernel + bias)
+        x = nn.relu(jnp.concatenate(shifted, axis=-1) @ kernel + bias.reshape(1, 1, 1, -1))
         return nn.relu(nn.Dense(self.width)(x.reshape(x.shape[0], -1)))
 
 
