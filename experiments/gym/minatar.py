@@ -3,7 +3,7 @@
     python -m experiments.gym compare-demos minatar
     python -m experiments.gym compare-demos minatar --games Breakout --seeds 10 --out runs/breakout
 
-The demonstrations come from DQN that is trained four times as long as anybody in the comparison: a
+The demonstrations come from DQN that is trained six times as long as anybody in the comparison: a
 good one from when it had come two thirds of its way from random play to its best, a mediocre one
 from a quarter of the way.  A bad one does nearly always the first action.
 """

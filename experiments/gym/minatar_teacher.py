@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SEED = 1_000
 # Times the length of a run of the comparison.
-LONGER = 4
+LONGER = 6
 # How far on the way from random play to its best it demonstrates.
 SHARES = {"good": 2 / 3, "mediocre": 1 / 4}
 _MADE_WITH = ("steps", "lanes", "update_period", "evaluations", "eval_episodes", "width")
