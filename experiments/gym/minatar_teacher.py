@@ -74,13 +74,13 @@ def _make(config: "MinatarConfig", programs: Programs) -> tuple[Teacher, list[di
     key = jax.random.key(SEED)
     state = begin(programs, SEED, None)
     player, env_params = programs.player, programs.env_params
-    kept = [state.learner.params]
+    # Copies: the state is given away with the next steps.
+    kept = [jax.tree.map(np.array, state.learner.params)]
     random = float(player.returns(key, kept[0], env_params, epsilon=1).mean())
     found = [evaluate(programs, kept[0], SEED, 0)]
     for _ in range(LONGER * config.evaluations):
         state = advance(programs, state, SEED)
-        # A copy: the state is given away with the next steps.
-        kept.append(jax.tree.map(np.asarray, state.learner.params))
+        kept.append(jax.tree.map(np.array, state.learner.params))
         found.append(evaluate(programs, kept[-1], SEED, int(state.step)))
     scores = np.array([one["mean"] for one in found])
     shown = {}
