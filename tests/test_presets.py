@@ -108,7 +108,7 @@ EXPECTED = {
     },
     "minatar": {
         "bqfd": MINATAR | SMALL_EPSILON | {"pretrain_updates": 1000, "correct_all_actions": True},
-        "dqfd": MINATAR | SMALL_EPSILON | {"pretrain_updates": 1000},
+        "dqfd": MINATAR | SMALL_EPSILON | {"pretrain_updates": 1000, "margin_weight": 0.3},
         "dqn": MINATAR | SMALL_EPSILON,
         "bootstrapped": MINATAR | {"ensemble_size": 5},
     },

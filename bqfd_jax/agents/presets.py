@@ -275,7 +275,8 @@ _MINATAR_BQFD = {"pretrain_updates": 1_000, "correct_all_actions": True}
 _MINATAR_OWN = {
     "bqfd": _MINATAR_BQFD,
     "ensemble_bqfd": _MINATAR_BQFD,
-    "dqfd": {"pretrain_updates": 1_000},
+    # With 1 it never gets away from a bad demonstration.
+    "dqfd": {"pretrain_updates": 1_000, "margin_weight": 0.3},
     "dqn": {},
     "bootstrapped": {"ensemble_size": 5},
 }
