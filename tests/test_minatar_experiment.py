@@ -55,6 +55,21 @@ def test_who_is_nearest_to_a_share_of_the_way_demonstrates():
     assert minatar_teacher.choose(scores, 2.0, 1 / 4) == 3
 
 
+def test_typical_episodes_come_first():
+    running = np.array([[1, 1, 1, 1], [1, 1, 0, 1]], bool)
+    reward = np.array([[0.0, 4.0, 8.0, 0.0], [0.0, 2.0, 99.0, 4.0]])
+    played = Played(
+        frame=None,
+        action=None,
+        reward=reward,
+        terminated=None,
+        running=running,
+        next_frame=None,
+    )
+    # Returns are 0, 6, 8 and 4, and their mean 4.5.
+    assert minatar_teacher.typical_first(played) == [3, 1, 2, 0]
+
+
 def test_an_episode_is_cut_where_it_ends_or_where_there_is_enough():
     running = np.array([[1, 1], [1, 1], [1, 0], [0, 0]], bool)
     lanes = np.arange(8).reshape(4, 2)
