@@ -575,3 +575,32 @@ def test_what_cannot_be_chosen_for():
     ):
         with pytest.raises(ValueError, match=message):
             networks.for_observation(shape, jnp.float32, 2, **options)
+
+
+def test_the_torso_of_grids_is_one_convolution_and_a_dense_layer():
+    torso = networks.GridTorso(features=2, width=3)
+    image = jnp.asarray(np.random.default_rng(2).integers(0, 2, (2, 3, 4, 5)), jnp.uint8)
+    params = make_params(torso, image)
+    assert shapes(params["params"]) == {
+        "Conv_0": {"kernel": (27, 2), "bias": (2,)},
+        "Dense_0": {"kernel": (12, 3), "bias": (3,)},
+    }
+    kernel = np.asarray(params["params"]["Conv_0"]["kernel"], np.float64).reshape(3, 3, 3, 2)
+    x = np.zeros((2, 2, 3, 2))
+    for i, j in np.ndindex(2, 3):
+        patch = np.moveaxis(np.asarray(image)[:, :, i : i + 3, j : j + 3], 1, -1)
+        x[:, i, j] = np.einsum("bijc,ijcf->bf", patch, kernel)
+    x = np.maximum(x + np.asarray(params["params"]["Conv_0"]["bias"]), 0)
+    expected = np.maximum(dense(params["params"]["Dense_0"], x.reshape(2, -1)), 0)
+    assert 0 < np.sum(expected == 0) < expected.size
+    np.testing.assert_allclose(torso.apply(params, image), expected, atol=1e-4)
+
+
+def test_members_of_a_grid_network_share_its_torso():
+    network = networks.prior_ensemble(networks.grid_network(3, width=8), 2)
+    observation = jnp.zeros((1, 1, 10, 10, 4), jnp.uint8)
+    params = jax.eval_shape(network.init, KEY, observation)
+    torso = params["members"]["params"]["torso"]["torso"]
+    chex.assert_shape(torso["Dense_0"]["kernel"], (8 * 8 * 16, 8))
+    q = jax.eval_shape(network.apply, params, observation)
+    chex.assert_shape(q, (1, 2, 3))

@@ -61,6 +61,7 @@ SMALL = {
     "importance_exponent": 0.6,
 }
 SMALL_EPSILON = {"epsilon_steps": (0, 800), "epsilon_values": (1.0, 0.02)}
+MINATAR = SMALL | {"batch_size": 32, "one_step_weight": 0.0, "huber_delta": 1.0}
 # All rows are learnt by heart.
 ATARI_CLONE = {"held_out_every": 0, "shift": 0}
 EXPECTED = {
@@ -104,6 +105,12 @@ EXPECTED = {
         "dqfd": SMALL | SMALL_EPSILON | {"pretrain_updates": 1000},
         "dqn": SMALL | SMALL_EPSILON,
         "bootstrapped": SMALL | {"ensemble_size": 5},
+    },
+    "minatar": {
+        "bqfd": MINATAR | SMALL_EPSILON | {"pretrain_updates": 1000, "correct_all_actions": True},
+        "dqfd": MINATAR | SMALL_EPSILON | {"pretrain_updates": 1000, "margin_weight": 0.3},
+        "dqn": MINATAR | SMALL_EPSILON,
+        "bootstrapped": MINATAR | {"ensemble_size": 5},
     },
     "deep_sea": {
         "bqfd": {},

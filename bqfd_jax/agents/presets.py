@@ -2,7 +2,7 @@
 
 `laptop` is for 100,000 steps of an Atari game on a CPU, `paper` has the paper's numbers for tens
 of millions of steps, `accelerator` is `laptop` with a large network, `small` is for vectors and
-small images, `deep_sea` for DeepSea of any size.
+small images, `deep_sea` for DeepSea of any size, `minatar` for MinAtar's games.
 A preset holds for every environment of its kind; only the paper's depends a little on the game.
 """
 
@@ -25,7 +25,7 @@ from bqfd_jax.agents.learner import Agent
 # Those that learn by acting, too.
 ActingAgentName = Literal["bqfd", "ensemble_bqfd", "dqfd", "dqn", "bootstrapped"]
 AgentName = Literal["bqfd", "ensemble_bqfd", "dqfd", "dqn", "bootstrapped", "clone"]
-PresetName = Literal["laptop", "paper", "accelerator", "small", "deep_sea"]
+PresetName = Literal["laptop", "paper", "accelerator", "small", "deep_sea", "minatar"]
 # Those whose task is an Atari game.
 _FOR_ATARI = ("laptop", "paper", "accelerator")
 
@@ -56,8 +56,8 @@ def agent_config(
     Args:
       preset: which set.
       agent: a key of `AGENTS`.
-      steps: length of the training in agent steps; `small` stretches its exploration over a part
-        of it, the other presets do not depend on it.
+      steps: length of the training in agent steps; `small` and `minatar` stretch their exploration
+        over a part of it, the other presets do not depend on it.
       game: name of an Atari game; only `paper` looks at it.
     """
     checks.one_of(AGENTS, agent=agent)
@@ -235,7 +235,7 @@ _SMALL_OWN = {
 def _small(agent: str, steps: int | None, game: str | None) -> dict[str, Any]:
     del game
     if steps is None:
-        raise ValueError("steps is None, but the preset small needs the length of the training")
+        raise ValueError("steps is None, but the preset needs the length of the training")
     # All agents but the ensemble, which explores by itself, begin at random: who has seen only a
     # demonstration does not know what else there is, and a demonstration may be bad.
     epsilon = {"epsilon_steps": (0, max(steps // 5, 1)), "epsilon_values": (1.0, 0.02)}
@@ -262,6 +262,37 @@ def _deep_sea(agent: str, steps: int | None, game: str | None) -> dict[str, Any]
     return _DEEP_SEA_OWN[agent]
 
 
+# --- MinAtar: rewards are 0 and 1, or a few at once in Seaquest ---
+
+_MINATAR = {
+    "learning_rate": 5e-4,
+    "batch_size": 32,
+    "gamma": 0.99,
+    "target_period": 1,
+    "target_step_size": 0.01,
+    # One lookahead instead of two: a third less to compute.
+    "one_step_weight": 0.0,
+    "n_step_weight": 1.0,
+    "n_step": 5,
+    "huber_delta": 1.0,
+    "priority_exponent": 0.4,
+    "importance_exponent": 0.6,
+}
+_MINATAR_BQFD = {"pretrain_updates": 1_000, "correct_all_actions": True}
+_MINATAR_OWN = {
+    "bqfd": _MINATAR_BQFD,
+    "ensemble_bqfd": _MINATAR_BQFD,
+    # With 1 it never gets away from a bad demonstration.
+    "dqfd": {"pretrain_updates": 1_000, "margin_weight": 0.3},
+    "dqn": {},
+    "bootstrapped": {"ensemble_size": 5},
+}
+
+
+def _minatar(agent: str, steps: int | None, game: str | None) -> dict[str, Any]:
+    return _small(agent, steps, game) | _MINATAR | _MINATAR_OWN[agent]
+
+
 _OPTIONS: dict[str, Callable[[str, int | None, str | None], dict[str, Any]]] = {
     "laptop": _laptop,
     "paper": _paper,
@@ -269,4 +300,5 @@ _OPTIONS: dict[str, Callable[[str, int | None, str | None], dict[str, Any]]] = {
     "accelerator": _laptop,
     "small": _small,
     "deep_sea": _deep_sea,
+    "minatar": _minatar,
 }

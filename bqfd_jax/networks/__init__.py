@@ -9,11 +9,13 @@ from bqfd_jax.networks.build import (
     deep_sea_network,
     described_network,
     for_observation,
+    grid_network,
     own_network,
 )
 from bqfd_jax.networks.heads import DuelingHead, DuelingHeads, HeadsNetwork, QNetwork
 from bqfd_jax.networks.members import Network, ensemble, from_flax, mean_q, prior_ensemble
 from bqfd_jax.networks.torsos import (
+    GridTorso,
     ImageTorso,
     MLPTorso,
     NatureTorso,
@@ -28,6 +30,7 @@ __all__ = [
     "TORSO_DTYPES",
     "DuelingHead",
     "DuelingHeads",
+    "GridTorso",
     "HeadsNetwork",
     "ImageTorso",
     "MLPTorso",
@@ -46,6 +49,7 @@ __all__ = [
     "ensemble",
     "for_observation",
     "from_flax",
+    "grid_network",
     "mean_q",
     "own_network",
     "prior_ensemble",

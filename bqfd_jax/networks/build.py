@@ -24,6 +24,7 @@ from bqfd_jax.networks.members import (
 )
 from bqfd_jax.networks.torsos import (
     Encoder,
+    GridTorso,
     ImageTorso,
     MLPTorso,
     NatureTorso,
@@ -73,6 +74,14 @@ def atari_network(
     options = {"width": torso_width} if torso == "impala" else {}
     made = ATARI_TORSOS[torso](dtype=jnp.dtype(torso_dtype), **options)
     return image_network(made, num_actions, hidden, layer_norm=layer_norm)
+
+
+def grid_network(num_actions: int, *, width: int = 64) -> Network:
+    """For MinAtar and its like: a few channels of zeros and ones, on a grid of some ten cells.
+
+    `width` is that of the dense layer and of the value and advantage streams.
+    """
+    return image_network(StackedImages(GridTorso(width=width)), num_actions, width)
 
 
 def for_observation(

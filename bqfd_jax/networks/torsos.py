@@ -138,6 +138,27 @@ class ImageTorso(nn.Module):
         return tuple(2 if side > self.large else 1 for side in x.shape[1:3])
 
 
+class GridTorso(nn.Module):
+    """One convolution with 3 x 3 kernels and a dense layer, on small `[B, C, H, W]` of 0 and 1.
+
+    The network of Young and Tian: "MinAtar" (2019), where the dense layer has 128 units.
+    """
+
+    scale: float = 1.0  # what the values are divided by
+    features: int = 16
+    width: int = 64
+
+    @nn.compact
+    def __call__(self, image: Array) -> Array:  # noqa: D102
+        channels, height, width = image.shape[1:]
+        kernel, bias = _Layer((9 * channels, self.features), name="Conv_0")()
+        x = jnp.moveaxis(image, 1, -1).astype(jnp.float32) / self.scale
+        # As a matrix product over patches: its gradients are cheaper on a CPU.
+        shifted = [x[:, i : height - 2 + i, j : width - 2 + j] for i in range(3) for j in range(3)]
+        x = nn.relu(jnp.concatenate(shifted, axis=-1) @ kernel + bias.reshape(1, 1, 1, -1))
+        return nn.relu(nn.Dense(self.width)(x.reshape(x.shape[0], -1)))
+
+
 class PooledTorso(nn.Module):
     """A coarse view of `[B, C, H, W]`: means over squares; there is nothing to learn in it."""
 

@@ -4,6 +4,7 @@
     python -m experiments.gym --env LunarLander-v3 --agent dqfd --demo mine.npz --out runs/mine
     python -m experiments.gym evaluate --run runs/mine
     python -m experiments.gym compare-demos --envs CartPole-v1 --seeds 5
+    python -m experiments.gym compare-demos minatar
 
 Without --demo it first makes a mediocre demonstration, and says how.  A run that was stopped or
 killed goes on with `bqfd resume FOLDER`, or with the same options and --out FOLDER --resume.
@@ -22,7 +23,9 @@ from bqfd_jax.agents.presets import AgentName
 from bqfd_jax.runs.gym import GymConfig
 
 from .. import commands
+from . import minatar
 from .compare_demos import CompareDemosConfig, compare_demos
+from .minatar import MinatarConfig
 from .training import train, train_seeds
 
 
@@ -49,6 +52,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         commands.parse(commands.FOR_RUNS[name], rest, __package__, name)
         return
     with console.terminal() as sink:
+        if name == "compare-demos" and rest[:1] == ["minatar"]:
+            config = commands.parse(
+                MinatarConfig,
+                rest[1:],
+                __package__,
+                f"{name} minatar",
+                description=minatar.__doc__,
+            )
+            minatar.compare(config, sink)
+            return
         if name == "compare-demos":
             compare_demos(commands.parse(CompareDemosConfig, rest, __package__, name), sink)
             return

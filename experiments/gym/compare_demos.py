@@ -33,7 +33,7 @@ class CompareDemosConfig:
 
     envs: tuple[str, ...] = ("CartPole-v1", "LunarLander-v3")
     """Environments."""
-    agents: tuple[ActingAgentName, ...] = ("bqfd", "dqfd", "dqn")
+    agents: tuple[ActingAgentName, ...] = ("bqfd", "ensemble_bqfd", "dqfd", "dqn")
     """Agents that get demonstrations (DQN has them in its replay); DQN without is always there."""
     qualities: tuple[Quality, ...] = ("mediocre", "bad")
     """Demonstrations."""
@@ -56,7 +56,7 @@ class Case(NamedTuple):
 
     env: str
     agent: str
-    quality: Quality | None
+    quality: str | None
 
     @property
     def folder(self) -> str:
@@ -85,7 +85,7 @@ def compare_demos(config: CompareDemosConfig, sink: Sink) -> None:
         case: [_run(config, case, seed, sink) for seed in range(config.seeds)]
         for case in cases(config)
     }
-    rows = [_row(case, results) for case in results]
+    rows = [row_of(case, results) for case in results]
     told = table(rows)
     draw(config.out / "comparison.png", results)
     write_json(config.out / "comparison.json", rows)
@@ -153,7 +153,7 @@ def steps_to_reach(summary: Summary, score: float) -> int | None:
     return None
 
 
-def _row(case: Case, results: dict[Case, list[Summary]]) -> dict[str, Any]:
+def row_of(case: Case, results: dict[Case, list[Summary]]) -> dict[str, Any]:
     """What a case came to; DQN's is compared with each demonstration of its environment."""
     runs = results[case]
     final = np.array([run["final"]["mean"] for run in runs])
