@@ -103,11 +103,12 @@ def test_the_defaults_are_the_map_that_was_asked_for():
     assert quick.size == 10
     assert quick.bootstrapped.ensemble_size == 5
     for config in (full, quick):
-        assert config.dqn.epsilon_steps[-1] == config.size * config.episodes // 2
+        assert config.dqn_alone.epsilon_steps[-1] == config.size * config.episodes // 2
+        assert config.dqn.epsilon_values == (0.0,)
     # What is given by hand stays.
     assert Config(quick=True, size=7).resolved().size == 7
-    dqn = dataclasses.replace(Config.dqn, epsilon_steps=(10, 50))
-    assert Config(quick=True, dqn=dqn).resolved().dqn == dqn
+    alone = dataclasses.replace(Config.dqn_alone, epsilon_steps=(10, 50))
+    assert Config(quick=True, dqn_alone=alone).resolved().dqn_alone == alone
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import math
 from typing import ClassVar, Literal, NamedTuple, Self
 
 from bqfd_jax import checks
+from bqfd_jax.agents import PddDqnConfig
 from bqfd_jax.runs.deep_sea import PRESET, AgentsConfig
 from bqfd_jax.runs.errors import UsageError
 
@@ -14,7 +15,7 @@ LEARNERS = {
     "ensemble_bqfd": "ensemble_bqfd",
     "dqfd": "dqfd",
     "dqn": "dqn",
-    "dqn_alone": "dqn",
+    "dqn_alone": "dqn_alone",
     "bootstrapped": "bootstrapped",
     "tabular": "bqfd",
 }
@@ -46,13 +47,18 @@ _QUICK = {
     "quantities": ("1", "10"),
 }
 
+# Whom demonstrations lead does best without exploring by itself: docs/results/expert_quality.md.
+_LED_DQN = dataclasses.replace(
+    PRESET["dqn"], exploration="epsilon", epsilon_steps=(0,), epsilon_values=(0.0,)
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Config(AgentsConfig):
     """A map of expert quality and quantity on DeepSea.
 
     BQfD's hyper-parameters hold for tabular BQfD, too.  With --quick Bootstrapped DQN has at most 5
-    networks, and DQN explores for 0.3 times as many steps, unless they are given.
+    networks, and DQN alone explores for 0.3 times as many steps, unless they are given.
     """
 
     experiment: ClassVar[str] = "expert_quality"
@@ -73,6 +79,10 @@ class Config(AgentsConfig):
     """How many seeds, 0 up to this number less one; 5, or 2 with --quick."""
     episodes: int | None = None
     """Episodes per run; 100, or 60 with --quick."""
+    dqn: PddDqnConfig = _LED_DQN
+    """Hyper-parameters of prioritized dueling double DQN with demonstrations in its replay."""
+    dqn_alone: PddDqnConfig = PRESET["dqn"]
+    """Hyper-parameters of prioritized dueling double DQN that is shown nothing."""
     bootstrapped_demos: bool = False
     """Give Bootstrapped DQN the demonstrations, too: as many times the work as it has networks."""
     cells_per_call: int = 6
@@ -87,11 +97,11 @@ class Config(AgentsConfig):
             members = min(config.bootstrapped.ensemble_size, 5)
             bootstrapped = dataclasses.replace(config.bootstrapped, ensemble_size=members)
             config = dataclasses.replace(config, bootstrapped=bootstrapped)
-            if config.dqn.epsilon_steps == PRESET["dqn"].epsilon_steps:
+            if config.dqn_alone.epsilon_steps == PRESET["dqn"].epsilon_steps:
                 # Half of the steps are left when DQN has explored, as on the full map.
-                scaled = tuple(math.ceil(0.3 * step) for step in config.dqn.epsilon_steps)
-                dqn = dataclasses.replace(config.dqn, epsilon_steps=scaled)
-                config = dataclasses.replace(config, dqn=dqn)
+                scaled = tuple(math.ceil(0.3 * step) for step in config.dqn_alone.epsilon_steps)
+                alone = dataclasses.replace(config.dqn_alone, epsilon_steps=scaled)
+                config = dataclasses.replace(config, dqn_alone=alone)
         config.check()
         return config
 
