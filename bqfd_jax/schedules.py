@@ -1,4 +1,4 @@
-"""Values that change with the agent step; optax has none through points that are given."""
+"""Values that change with a count; optax has none through points that are given."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -18,6 +18,15 @@ def piecewise_linear(steps: Sequence[int], values: Sequence[float]) -> Callable[
     check(steps=steps, values=values)
     points, heights = np.asarray(steps, np.float32), np.asarray(values, np.float32)
     return lambda step: jnp.interp(jnp.asarray(step, jnp.float32), points, heights)
+
+
+def geometric(first: float, last: float, duration: int) -> Callable[[Array], Array]:
+    """From `first` to `last` by the same factor in every step, and `last` after `duration` steps.
+
+    Returns a function of the step.
+    """
+    checks.above(0, first=first, last=last, duration=duration)
+    return lambda step: first * (last / first) ** jnp.minimum(step / duration, 1.0)
 
 
 def check(**points: Sequence[float]) -> None:

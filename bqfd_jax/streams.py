@@ -15,6 +15,7 @@ class KeyStream(enum.IntEnum):
     ACTING = 1
     UPDATES = 2
     EVALUATION = 3
+    RESETS = 4  # of networks
     DEMONSTRATIONS = 2**32 - 1
 
 

@@ -39,6 +39,8 @@ _SHARED = {
     "one_step_weight": 1.0,
     "n_step_weight": 0.0,
     "n_step": 3,
+    "n_step_final": 0,
+    "n_step_updates": 10_000,
     "huber_delta": 0.0,
     "priority_exponent": 0.6,
     "importance_exponent": 0.4,
@@ -51,6 +53,8 @@ _SHARED = {
     "pretrain_updates": 0,
     "act_with_target": False,
     "squash_values": False,
+    "reset_period": 0,
+    "reset_share": 0.5,
 }
 PLAIN = {
     AgentConfig: _SHARED,

@@ -996,6 +996,8 @@ BAD_VALUES = [
     (PddDqnConfig, "one_step_weight", (-1.0,)),
     (PddDqnConfig, "n_step_weight", (-1.0,)),
     (PddDqnConfig, "n_step", (0,)),
+    (PddDqnConfig, "n_step_final", (-1, 4)),
+    (PddDqnConfig, "n_step_updates", (0,)),
     (PddDqnConfig, "huber_delta", (-1.0,)),
     (PddDqnConfig, "priority_exponent", (-0.1, 1.1)),
     (PddDqnConfig, "importance_exponent", (-0.1, 1.1)),
@@ -1006,6 +1008,8 @@ BAD_VALUES = [
     (PddDqnConfig, "ez_exponent", (0.0, -2.0)),
     (PddDqnConfig, "ez_max_repeat", (0,)),
     (PddDqnConfig, "pretrain_updates", (-1,)),
+    (PddDqnConfig, "reset_period", (-1,)),
+    (PddDqnConfig, "reset_share", (-0.1, 1.1)),
     (DqfdConfig, "margin", (-0.1,)),
     (DqfdConfig, "margin_weight", (-1.0,)),
     (DqfdConfig, "l2_weight", (-1.0,)),
@@ -1055,6 +1059,8 @@ def test_bounds_that_depend_on_other_fields_name_them():
         configure(PddDqnConfig, epsilon_steps=(0, 7), epsilon_values=(1.0,))
     with pytest.raises(ValueError, match=r"correction_steps is 3, .*n_step \(2\)"):
         configure(BqfdConfig, correction_steps=3, n_step=2)
+    with pytest.raises(ValueError, match=r"correction_steps is 3, .*n_step_final \(2\)"):
+        configure(BqfdConfig, correction_steps=3, n_step=9, n_step_final=2)
 
 
 def test_an_agent_and_its_replay_must_agree():
@@ -1085,6 +1091,8 @@ def test_values_at_their_bounds_are_taken():
     configure(DqfdConfig, margin=0.0, margin_weight=0.0, l2_weight=0.0)
     configure(BqfdConfig, eta=0.0, variance=0.0, zeta=0.0, noise_ratio=0.0, n_step_zeta=0.0)
     configure(BqfdConfig, correction_steps=5, n_step=5)
+    configure(BqfdConfig, correction_steps=2, n_step=5, n_step_final=2, reset_share=1.0)
+    configure(PddDqnConfig, n_step=5, n_step_final=5, reset_share=0.0)
     configure(BootstrappedConfig, ensemble_size=1, mask_probability=1.0, prior_scale=0.0)
 
 

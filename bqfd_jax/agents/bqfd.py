@@ -14,7 +14,7 @@ from bqfd_jax.agents import trust as trust_lib
 from bqfd_jax.agents.bootstrapped import bootstrap_mask
 from bqfd_jax.agents.config import BqfdConfig
 from bqfd_jax.agents.trust import Trust
-from bqfd_jax.networks import Network, as_ensemble
+from bqfd_jax.networks import PRIORS, Network, as_ensemble
 from bqfd_jax.replay import Replay, ReplayState
 from bqfd_jax.types import Array, Batch, LossOutput, Params
 
@@ -169,7 +169,7 @@ def make_agent(network: Network, config: BqfdConfig, replay: Replay | None = Non
 
     functions: dict[str, Any] = {}
     if config.members:
-        functions["frozen"] = ("prior", "prior_scale")
+        functions["frozen"] = PRIORS
     if config.keeps_trust:
         functions["extra"] = lambda: (trust_lib.init(config),)
         if replay is not None:

@@ -33,6 +33,10 @@ class AgentConfig:
     """Weight of the n-step TD loss."""
     n_step: int = 10
     """n of the n-step TD loss, in agent steps."""
+    n_step_final: int = 0
+    """What n falls to, by the same factor in every update; 0: it stays as it is."""
+    n_step_updates: int = 10_000
+    """Updates until it is there, from the beginning and from every reset."""
     huber_delta: float = 0.0
     """Where the TD loss turns from squared to linear; 0 keeps it squared everywhere."""
     priority_exponent: float = 0.4
@@ -58,6 +62,10 @@ class AgentConfig:
     squash_values: bool = False
     """Learn h(Q), h(x) = sign(x) (sqrt(|x| + 1) - 1) + x / 100, instead of Q: large values come
     closer to small ones, so that one learning rate and one eta suit more games."""
+    reset_period: int = 0
+    """Updates, pre-training apart, after which the network is made partly anew; 0: never."""
+    reset_share: float = 0.5
+    """How far its torso is then moved to a new one; its head is new altogether."""
 
     def replay_options(self) -> dict[str, Any]:
         """What a replay must know of the agent: `make_replay(..., **config.replay_options())`.
@@ -82,13 +90,22 @@ class AgentConfig:
         checks.above(0, **self._values("learning_rate", "adam_epsilon", "max_gradient_norm"))
         checks.within(0, 1, **self._values("gamma", "priority_exponent", "importance_exponent"))
         checks.above_up_to(0, 1, target_step_size=self.target_step_size)
-        checks.at_least(0, **self._values("huber_delta", "pretrain_updates"))
+        checks.at_least(0, **self._values("huber_delta", "pretrain_updates", "reset_period"))
+        checks.within(0, 1, reset_share=self.reset_share)
+        checks.at_least(1, n_step_updates=self.n_step_updates)
+        final, expected = self.n_step_final, f"between 0 and n_step ({self.n_step})"
+        checks.require(0 <= final <= self.n_step, "n_step_final", final, expected)
         checks.at_least(0, **self._values("one_step_weight", "n_step_weight"))
         if self.one_step_weight == self.n_step_weight == 0:
             raise ValueError("one_step_weight and n_step_weight are both 0; one must be positive")
         checks.one_of(get_args(Exploration), exploration=self.exploration)
         checks.within(0, 1, epsilon_values=self.epsilon_values)
         schedules.check(**self._values("epsilon_steps", "epsilon_values"))
+
+    @property
+    def least_n_step(self) -> int:
+        """The smallest n that there will be."""
+        return self.n_step_final or self.n_step
 
     def _values(self, *names: str) -> dict[str, Any]:
         return {name: getattr(self, name) for name in names}
@@ -188,11 +205,12 @@ class BqfdConfig(AgentConfig):
         checks.at_least(0, **self._values("eta", "variance", "noise_ratio", "zeta", "n_step_zeta"))
         checks.above(0, **self._values("beta", "visits_per_draw", "demo_priority_factors"))
         schedules.check(**self._values("demo_priority_steps", "demo_priority_factors"))
+        name = "n_step_final" if self.n_step_final else "n_step"
         checks.require(
-            1 <= self.correction_steps <= self.n_step,
+            1 <= self.correction_steps <= self.least_n_step,
             "correction_steps",
             self.correction_steps,
-            f"between 1 and n_step ({self.n_step})",
+            f"between 1 and {name} ({self.least_n_step})",
         )
         checks.one_of(get_args(Weight), weight=self.weight)
         least = 2 if self.weight == "ensemble" else 1
@@ -255,6 +273,7 @@ class CloneConfig:
     gamma: ClassVar[float] = 1.0
     n_step: ClassVar[int] = 1
     n_step_weight: ClassVar[float] = 0.0
+    reset_period: ClassVar[int] = 0
     epsilon_values: ClassVar[tuple[float, ...]] = (0.0,)
 
     updates: int = 4_000

@@ -13,9 +13,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bqfd_jax import schedules
+from bqfd_jax.agents import resets
 from bqfd_jax.agents.acting import ActorState, act, init_actor
 from bqfd_jax.agents.config import AgentConfig
-from bqfd_jax.networks import Network, mean_q
+from bqfd_jax.networks import PRIORS, Network, mean_q
 from bqfd_jax.replay import Replay, ReplayState
 from bqfd_jax.types import Array, Batch, LearnerState, LossOutput, Params
 
@@ -43,6 +45,11 @@ class Agent(NamedTuple):
     # (learner, replay state, rows of each demonstration or None) -> the learner, which has now seen
     # what the demonstrations tell before anything is learnt.
     prepare: Callable[..., LearnerState] = lambda learner, replay_state, sizes=None: learner
+    # (key, learner, observation [B, S, ...]) -> a learner whose network is partly new.
+    reset: Callable[[Array, LearnerState, Array], LearnerState] = (
+        lambda key, learner, observation: learner
+    )
+    reset_period: int = 0  # updates, pre-training apart, after which that is due; 0: never
     # Whether more pre-training would be of no use, `[]` bool; None: that is never known.
     finished: Callable[[LearnerState], Array] | None = None
 
@@ -113,19 +120,40 @@ def update(
     The key is consumed; donate the learner and the state of the replay.
     """
     config, replay = parts.config, parts.replay
-    batch = replay.sample(key, replay_state, config.batch_size, config.importance_exponent)
+    n_step = n_step_now(config, learner)
+    batch = replay.sample(
+        key, replay_state, config.batch_size, config.importance_exponent, n_step=n_step
+    )
     learner, replay_state, metrics = _learn_and_prioritise(
         parts, learner, replay_state, batch, step
     )
-    return learner, replay.count_visits(replay_state, batch.index), metrics
+    return learner, replay.count_visits(replay_state, batch.index), metrics | _told(n_step)
 
 
 def pretrain(
     parts: Parts, key: Array, learner: LearnerState, replay_state: ReplayState, step: Array
 ) -> tuple[LearnerState, ReplayState, Metrics]:
     """As `update`, but draws uniformly from the demonstrations and counts no visits."""
-    batch = parts.replay.sample_demonstrations(key, replay_state, parts.config.batch_size)
-    return _learn_and_prioritise(parts, learner, replay_state, batch, step)
+    n_step = n_step_now(parts.config, learner)
+    batch = parts.replay.sample_demonstrations(
+        key, replay_state, parts.config.batch_size, n_step=n_step
+    )
+    learner, replay_state, metrics = _learn_and_prioritise(
+        parts, learner, replay_state, batch, step
+    )
+    return learner, replay_state, metrics | _told(n_step)
+
+
+def n_step_now(config: AgentConfig, learner: LearnerState) -> Array | None:
+    """n of the next update, `[]` int32; None if it always stays the same."""
+    if config.least_n_step == config.n_step or config.n_step_weight == 0:
+        return None
+    falling = schedules.geometric(config.n_step, config.n_step_final, config.n_step_updates)
+    return jnp.round(falling(resets.updates_since(learner))).astype(jnp.int32)
+
+
+def _told(n_step: Array | None) -> Metrics:
+    return {} if n_step is None else {"n_step": n_step.astype(jnp.float32)}
 
 
 def make_agent(
@@ -157,6 +185,13 @@ def make_agent(
         trained = lambda params: {name: name not in frozen for name in params}  # noqa: E731
         optimizer = optax.masked(optimizer, trained)
     parts = Parts(loss, priority, optimizer, config, replay)
+    reset = functools.partial(
+        resets.reset,
+        network,
+        optimizer,
+        share=config.reset_share,
+        kept=PRIORS if config.members else (),
+    )
     return Agent(
         gamma=config.gamma,
         init=lambda key, observation: init(network, optimizer, key, observation, extra=extra()),
@@ -168,6 +203,8 @@ def make_agent(
         update=functools.partial(update, parts) if replay else refuse,
         pretrain=functools.partial(pretrain, parts) if replay else refuse,
         describe=describe,
+        reset=reset,
+        reset_period=config.reset_period,
         **functions | ({"acting_params": _target_params} if config.act_with_target else {}),
     )
 

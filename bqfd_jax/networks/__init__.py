@@ -13,7 +13,14 @@ from bqfd_jax.networks.build import (
     own_network,
 )
 from bqfd_jax.networks.heads import DuelingHead, DuelingHeads, HeadsNetwork, QNetwork
-from bqfd_jax.networks.members import Network, ensemble, from_flax, mean_q, prior_ensemble
+from bqfd_jax.networks.members import (
+    PRIORS,
+    Network,
+    ensemble,
+    from_flax,
+    mean_q,
+    prior_ensemble,
+)
 from bqfd_jax.networks.torsos import (
     GridTorso,
     ImageTorso,
@@ -27,6 +34,7 @@ from bqfd_jax.networks.torsos import (
 
 __all__ = [
     "ATARI_TORSOS",
+    "PRIORS",
     "TORSO_DTYPES",
     "DuelingHead",
     "DuelingHeads",

@@ -18,6 +18,10 @@ from bqfd_jax.networks.torsos import MLPTorso, PooledTorso, StackedImages
 from bqfd_jax.types import Array, Params
 
 
+# Parts of an ensemble's parameters that keep their first values.
+PRIORS = ("prior", "prior_scale")
+
+
 class Network(NamedTuple):
     """A network as two pure functions; this is all that agents know of it."""
 

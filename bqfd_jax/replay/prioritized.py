@@ -48,8 +48,10 @@ class Replay(NamedTuple):
 
     init: Callable[..., ReplayState]  # (demonstrations=None, demo_priority=1.0)
     add: Callable[[ReplayState, Row], ReplayState]
-    sample: Callable[..., Batch]  # (key, state, batch_size, importance_exponent=0.4)
-    sample_demonstrations: Callable[..., Batch]  # (key, state, batch_size, among=None)
+    # (key, state, batch_size, importance_exponent=0.4, n_step=None)
+    sample: Callable[..., Batch]
+    # (key, state, batch_size, among=None, n_step=None)
+    sample_demonstrations: Callable[..., Batch]
     set_priorities: Callable[[ReplayState, Array, Array], ReplayState]  # (state, index, priority)
     count_visits: Callable[[ReplayState, Array], ReplayState]  # (state, index)
     observe: Callable[[Row, Array], Array]  # (rows, index [B]) -> stacks of frames
@@ -193,9 +195,14 @@ def add(sizes: Sizes, state: ReplayState, row: Row) -> ReplayState:
 
 
 def sample(
-    sizes: Sizes, key: Array, state: ReplayState, batch_size: int, importance_exponent: float = 0.4
+    sizes: Sizes,
+    key: Array,
+    state: ReplayState,
+    batch_size: int,
+    importance_exponent: float = 0.4,
+    n_step: Array | None = None,
 ) -> Batch:
-    """Draws by priority; the key is consumed.
+    """Draws by priority; the key is consumed, and `n_step` as in `gather`.
 
     While nothing is there to draw, all importance weights are 0.
     """
@@ -204,15 +211,20 @@ def sample(
     # (N P(i)) ** -beta over its maximum in the batch: N and the tree's total cancel.
     weight = jnp.where(leaf > 0, leaf**-importance_exponent, 0.0)
     largest = jnp.max(weight)
-    return gather(sizes, state, index, weight / jnp.where(largest > 0, largest, 1.0))
+    return gather(sizes, state, index, weight / jnp.where(largest > 0, largest, 1.0), n_step)
 
 
 def sample_demonstrations(
-    sizes: Sizes, key: Array, state: ReplayState, batch_size: int, among: Array | None = None
+    sizes: Sizes,
+    key: Array,
+    state: ReplayState,
+    batch_size: int,
+    among: Array | None = None,
+    n_step: Array | None = None,
 ) -> Batch:
     """Draws uniformly from the demonstrations, or from their rows `among`; the key is consumed.
 
-    `among`, `[E]` bool, must leave a row that starts a transition.
+    `among`, `[E]` bool, must leave a row that starts a transition; `n_step` is as in `gather`.
     """
     num_demo_rows = sizes.layout.num_demo_rows
     if not num_demo_rows:
@@ -221,11 +233,22 @@ def sample_demonstrations(
     drawable = jnp.cumsum(starts if among is None else starts & among)
     rank = jax.random.randint(key, (batch_size,), 0, drawable[-1])
     index = jnp.searchsorted(drawable, rank, side="right").astype(jnp.int32)
-    return gather(sizes, state, index, jnp.ones(batch_size))
+    return gather(sizes, state, index, jnp.ones(batch_size), n_step)
 
 
-def gather(sizes: Sizes, state: ReplayState, index: Array, importance_weight: Array) -> Batch:
-    """The transitions that start at the rows `index`, both arguments `[B]`."""
+def gather(
+    sizes: Sizes,
+    state: ReplayState,
+    index: Array,
+    importance_weight: Array,
+    n_step: Array | None = None,
+) -> Batch:
+    """The transitions that start at the rows `index`, both arguments `[B]`.
+
+    `n_step`, `[]` int32, is the n of `Batch.n_step_*`, from `path_steps` to what the replay was
+    made for, which it is unless given.
+    """
+    n = sizes.n_step if n_step is None else n_step
     rows, num_demo_rows = state.rows, sizes.layout.num_demo_rows
     path = rows_lib.walk(rows, sizes.layout, index, sizes.n_step)
     first = slice(0, sizes.path_steps)
@@ -241,9 +264,9 @@ def gather(sizes: Sizes, state: ReplayState, index: Array, importance_weight: Ar
         reward=path.n_step_return[1],
         discount=path.discount[1],
         next_observation=observe(sizes, rows, path.index[1]),
-        n_step_return=path.n_step_return[sizes.n_step],
-        n_step_discount=path.discount[sizes.n_step],
-        n_step_observation=observe(sizes, rows, path.index[sizes.n_step]),
+        n_step_return=path.n_step_return[n],
+        n_step_discount=path.discount[n],
+        n_step_observation=observe(sizes, rows, path.index[n]),
         path_observation=(jnp.stack(later, axis=1) if later else observation[:, None][:, :0]),
         path_action=rows.action[path.index[first]].T,
         path_discount=_path_discount(path, rows, sizes.path_steps).T,

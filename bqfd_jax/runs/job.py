@@ -59,6 +59,8 @@ class Job:
             state,
             update_period=self.config.update_period,
             learning_starts=self.config.learning_starts,
+            reset_period=self.config.agent_config.reset_period,
+            steps=self.config.steps,
             # With a small network a call costs as much as an update: acting and learning are one.
             one_call=len(self.example.frame_shape) == 1,
         )

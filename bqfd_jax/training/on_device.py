@@ -12,6 +12,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from bqfd_jax import checks
 from bqfd_jax.agents import Agent
 from bqfd_jax.agents.acting import ActorState
 from bqfd_jax.envs.auto_reset import auto_reset
@@ -81,6 +82,7 @@ def make_trainer(
         many as there are lanes unless given.
       updates_per_period: updates made then.
     """
+    check_no_resets(agent.reset_period)
     num_lanes = replay.layout.num_lanes
     period = num_lanes if update_period is None else update_period
     if period < num_lanes or period % num_lanes:
@@ -95,6 +97,12 @@ def make_trainer(
         run=functools.partial(run, parts),
         steps_per_iteration=period,
     )
+
+
+def check_no_resets(reset_period: int) -> None:
+    """Raises `OptionError` if resets are wanted: in a scan, every update would pay for them."""
+    expected = "0 here: networks are reset only beside host environments (Atari, gymnasium)"
+    checks.require(reset_period == 0, "reset_period", reset_period, expected)
 
 
 def init(

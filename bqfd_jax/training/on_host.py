@@ -70,6 +70,7 @@ class HostTrainer(NamedTuple):
     update: Callable[[HostTrainState], HostTrainState]  # `learn` by the agent's update
     updates: Callable[[int], Callable[[HostTrainState], HostTrainState]]  # so many in one call
     iterate: Callable[..., tuple[HostTrainState, Array]]  # (state, Seen, count)
+    reset: Callable[[HostTrainState], HostTrainState]  # makes the network partly anew
     pretrain: Callable[[HostTrainState], HostTrainState]  # `learn` by the agent's pre-training
     read: Callable[..., tuple[HostTrainState, Array, dict[str, Array]]]  # state -> (.., means)
 
@@ -104,6 +105,7 @@ def make_host_trainer(agent: Agent, replay: Replay, jit: Jit = _donating) -> Hos
         update=compiled(learn, agent.update),
         updates=functools.cache(lambda count: compiled(learn_often, agent.update, count)),
         iterate=compiled(iterate, agent, replay),
+        reset=compiled(reset, agent),
         pretrain=compiled(learn, agent.pretrain),
         read=compiled(read, agent),
     )
@@ -210,6 +212,12 @@ def iterate(
     return jax.lax.fori_loop(0, count, lambda _, state: learn_once(state), state), action
 
 
+def reset(agent: Agent, state: HostTrainState) -> HostTrainState:
+    """Makes the network partly anew; the replay and the lanes stay."""
+    key = _stream_key(state, KeyStream.RESETS, state.learner.updates)
+    return state.replace(learner=agent.reset(key, state.learner, state.lanes.observation))
+
+
 def read(agent: Agent, state: HostTrainState) -> tuple[HostTrainState, Array, dict[str, Array]]:
     """How many updates there were since the last call, and the means of their metrics.
 
@@ -234,6 +242,17 @@ def updates_due(step: int, *, update_period: float, learning_starts: int = 0) ->
     return max(step - learning_starts, 0) // Fraction(update_period).limit_denominator(10**6)
 
 
+def resets_due(updates: int, *, period: int, total: int | None = None) -> int:
+    """How many resets there should have been after so many updates, pre-training apart.
+
+    A network needs time to recover: with less than half a period left of `total`, none is due.
+    """
+    if not period:
+        return 0
+    last = updates if total is None else min(updates, total - period / 2)
+    return max(int(last // period), 0)
+
+
 class HostLoop:
     """Environments that go on for ever, and the state that learns from them.
 
@@ -244,6 +263,9 @@ class HostLoop:
       update_period: agent steps, over all lanes, per update: with 8 lanes and a period of 4, two
         updates each time that all lanes have stepped.
       learning_starts: agent steps before the first update.
+      reset_period: updates between resets, see `agents.resets`; 0 for none.
+      steps: where training will end, so that it does not end with a network just made anew; unless
+        given, that is not known.
       one_call: act and learn in one call.  With a small network a call costs as much as an update,
         so that waiting for the learning as well is the cheaper choice.
       join_updates: make the updates that are due together one call; unless given, everywhere but
@@ -258,6 +280,8 @@ class HostLoop:
         *,
         update_period: float,
         learning_starts: int = 0,
+        reset_period: int = 0,
+        steps: int | None = None,
         one_call: bool = False,
         join_updates: bool | None = None,
     ):
@@ -270,6 +294,8 @@ class HostLoop:
         self._updates_due = functools.partial(
             updates_due, update_period=update_period, learning_starts=learning_starts
         )
+        total = None if steps is None else self._updates_due(steps)
+        self._resets_due = functools.partial(resets_due, period=reset_period, total=total)
         self._one_call = one_call
         self._join = jax.default_backend() != "cpu" if join_updates is None else join_updates
         self._seen: Seen | None = None
@@ -287,7 +313,8 @@ class HostLoop:
     def _iterate(self) -> list[float]:
         """One step in every lane, and the updates that are due with it."""
         before, self.step = self.step, self.step + self.env.num_lanes
-        due = self._updates_due(self.step) - self._updates_due(before)
+        done, due_by_now = self._updates_due(before), self._updates_due(self.step)
+        due = due_by_now - done
         if self._seen is not None and self._one_call:
             self.state, actions = self.trainer.iterate(self.state, self._seen, np.int32(due))
         else:
@@ -295,6 +322,8 @@ class HostLoop:
             joined = due > 1 and self._join
             for learn in [self.trainer.updates(due)] if joined else [self.trainer.update] * due:
                 self.state = learn(self.state)
+        if self._resets_due(due_by_now) > self._resets_due(done):
+            self.state = self.trainer.reset(self.state)
         actions = np.asarray(actions)
         step = self.env.step(actions)
         if step.action is not None:
