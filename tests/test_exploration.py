@@ -289,6 +289,15 @@ def test_schedule_of_one_point_is_constant():
     chex.assert_trees_all_close(schedule(jnp.array([0, 5, 9])), jnp.full(3, 0.3))
 
 
+def test_geometric_by_hand():
+    schedule = schedules.geometric(8, 2, 4)
+    # By the root of 2 in every step; nothing falls any further.
+    expected = jnp.array([8.0, 8 / 2**0.5, 4.0, 4 / 2**0.5, 2.0, 2.0])
+    chex.assert_trees_all_close(schedule(jnp.array([0, 1, 2, 3, 4, 1000])), expected, rtol=1e-6)
+    with pytest.raises(ValueError, match="last is 0, but must be"):
+        schedules.geometric(8, 0, 4)
+
+
 @pytest.mark.parametrize(
     ("steps", "values", "message"),
     [

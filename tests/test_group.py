@@ -50,7 +50,10 @@ def tiny(out, **changes):
         "hidden": 8,
         "video": False,
         "out": out,
-        "bqfd": dataclasses.replace(base.bqfd, batch_size=8, pretrain_updates=5),
+        # Of 50 updates, two are followed by a reset.
+        "bqfd": dataclasses.replace(
+            base.bqfd, batch_size=8, pretrain_updates=5, reset_period=20, n_step_final=2
+        ),
     }
     return dataclasses.replace(base, **settings | changes)
 

@@ -549,6 +549,11 @@ def test_updates_are_counted_in_steps_of_all_lanes():
     assert make(config, num_lanes=2, update_period=6)[2].steps_per_iteration == 6
 
 
+def test_resets_are_refused():
+    with pytest.raises(ValueError, match="reset_period is 9, but must be 0 here: networks are"):
+        make(configure(PddDqnConfig, **SHARED, reset_period=9))
+
+
 def test_demonstrations_must_have_the_agents_gamma():
     _, _, trainer = make(configure(BqfdConfig, **SHARED | {"gamma": 0.99}), num_demo_rows=2)
     with pytest.raises(ValueError, match=r"discount of 0\.8, but the agent's gamma is 0\.99"):

@@ -202,6 +202,70 @@ def test_any_period_of_updates(num_lanes, period):
     assert int(loop.state.learner.updates) == int((loop.step - 5) / period)
 
 
+@pytest.mark.parametrize(
+    ("updates", "period", "total", "due"),
+    [
+        (1000, 0, None, 0),  # never
+        (9, 10, None, 0),
+        (10, 10, None, 1),
+        (39, 10, None, 3),
+        (20, 10, 25, 2),  # half a period is left
+        (20, 10, 24, 1),  # less than that
+        (24, 10, 24, 1),
+        (3, 10, 4, 0),
+        (30, 10, 24, 1),  # beyond the end
+    ],
+)
+def test_resets_due_by_hand(updates, period, total, due):
+    assert on_host.resets_due(updates, period=period, total=total) == due
+
+
+@pytest.mark.parametrize("one_call", [False, True])
+def test_networks_are_reset_between_updates_and_not_near_the_end(one_call):
+    env, _, trainer = make(num_lanes=2)
+    resets = []
+
+    def watched(state):
+        resets.append(int(state.learner.updates))
+        return trainer.reset(state)
+
+    state = trainer.init(jax.random.key(0))
+    for _ in range(3):
+        state = trainer.update(state)  # as if pre-trained, which does not count
+    options = {"update_period": 1, "learning_starts": 4, "one_call": one_call}
+    loop = make_loop(
+        trainer._replace(reset=watched), env, state, reset_period=5, steps=24, **options
+    )
+    loop.run(12)
+    # Two updates at a time: the fifth comes with the sixth.  A new loop goes on where it was.
+    again = make_loop(
+        trainer._replace(reset=watched), env, loop.state, reset_period=5, steps=24, **options
+    )
+    again.run(12)
+    # The total of 20 is no time to reset, and neither is any beyond 17.5.
+    assert resets == [3 + 6, 3 + 10, 3 + 16]
+    assert int(again.state.learner.updates) == 3 + 20
+    assert trainer.reset._cache_size() == 1
+
+
+def test_a_reset_depends_on_the_seed_and_the_updates_and_leaves_the_rest():
+    env, _, trainer = make(num_lanes=2)
+    loop = make_loop(trainer, env, update_period=1)
+    loop.run(20)
+
+    def reset(updates=20, seed=0):
+        state = jax.tree.map(np.array, loop.state.replace(key=None))
+        learner = state.learner.replace(updates=np.int32(updates))
+        return trainer.reset(state.replace(learner=learner, key=jax.random.key(seed)))
+
+    first, again = reset(), reset()
+    chex.assert_trees_all_equal(first.learner, again.learner)
+    for name in ("replay", "lanes", "totals", "step"):
+        chex.assert_trees_all_equal(getattr(first, name), getattr(loop.state, name))
+    for other in (reset(updates=21), reset(seed=1)):
+        assert float(other.learner.params["scale"]) != float(first.learner.params["scale"])
+
+
 def test_each_phase_is_compiled_once_and_takes_over_its_memory():
     env, _, trainer = make(num_lanes=2)
     loop = make_loop(trainer, env, update_period=1)

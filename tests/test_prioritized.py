@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bqfd_jax.replay import check_demonstrations, check_discounts, make_replay, sum_tree
+from bqfd_jax.replay import prioritized as replay_lib
 from bqfd_jax.types import Row
 
 KEY = jax.random.key(0)
@@ -320,6 +321,35 @@ def test_every_number_of_a_small_replay():
     np.testing.assert_array_equal(leaves(state)[LANE_0:LANE_1], leaves(state)[LANE_1:])
     assert int(state.position) == 2
     assert int(state.num_added) == 8
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_a_smaller_n_ends_the_walk_early(n):
+    replay = make_replay(**SIZES | dict(n_step=3, num_demo_rows=4))
+    # From row 0: 1, then 0.5 * 10, then 0.25 * 100; nobody may look at the last row's outcome.
+    rewards = (1.0, 10.0, 100.0, 1e9)
+    demonstration = as_rows(
+        [
+            Step(frame=(-1, k, 0), reward=r, discount=0.5, is_first=k == 0, is_last=k == 3)
+            for k, r in enumerate(rewards)
+        ]
+    )
+    state = replay.init(demonstration)
+    index, ones = jnp.array([0, 2]), jnp.ones(2)
+    gather = jax.jit(lambda n: replay_lib.gather(sizes_of(replay), state, index, ones, n))
+    batch = gather(jnp.int32(n))
+    returns = {1: [1, 100], 2: [6, 100], 3: [31, 100]}
+    np.testing.assert_allclose(batch.n_step_return, returns[n])
+    np.testing.assert_allclose(batch.n_step_discount, [0.5**n, 0.5])
+    np.testing.assert_array_equal(batch.n_step_observation[:, -1, 1], [n, 3])
+    np.testing.assert_allclose(batch.reward, [1, 100])
+    if n == 3:
+        whole = jax.jit(lambda: replay_lib.gather(sizes_of(replay), state, index, ones))()
+        jax.tree.map(np.testing.assert_array_equal, batch, whole)
+
+
+def sizes_of(replay):
+    return replay_lib.Sizes(**{name: getattr(replay, name) for name in replay_lib.Sizes._fields})
 
 
 def test_an_episode_that_was_left_open_is_cut_there():

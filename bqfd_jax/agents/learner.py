@@ -46,9 +46,7 @@ class Agent(NamedTuple):
     # what the demonstrations tell before anything is learnt.
     prepare: Callable[..., LearnerState] = lambda learner, replay_state, sizes=None: learner
     # (key, learner, observation [B, S, ...]) -> a learner whose network is partly new.
-    reset: Callable[[Array, LearnerState, Array], LearnerState] = (
-        lambda key, learner, observation: learner
-    )
+    reset: Callable[..., LearnerState] = lambda key, learner, observation: learner
     reset_period: int = 0  # updates, pre-training apart, after which that is due; 0: never
     # Whether more pre-training would be of no use, `[]` bool; None: that is never known.
     finished: Callable[[LearnerState], Array] | None = None

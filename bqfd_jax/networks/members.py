@@ -17,7 +17,6 @@ from bqfd_jax.networks.heads import HeadsNetwork, QNetwork
 from bqfd_jax.networks.torsos import MLPTorso, PooledTorso, StackedImages
 from bqfd_jax.types import Array, Params
 
-
 # Parts of an ensemble's parameters that keep their first values.
 PRIORS = ("prior", "prior_scale")
 
