@@ -576,24 +576,45 @@ def test_a_call_gives_the_numbers_of_the_command(whole, demo, quick):
     assert "Breakout, 240 steps, final score" in repr(result)
 
 
-@pytest.mark.slow
-def test_the_preset_for_accelerators_runs(demo, tmp_path):
-    base = AtariConfig.of("accelerator", "Breakout")
-    assert (base.torso, base.torso_width, base.steps) == ("impala", 4, 100_000)
-    config = dataclasses.replace(
+def short(base, demo, out, **changes):
+    """The first 304 steps of a preset, with small batches and everything else as it is."""
+    return dataclasses.replace(
         base,
         demo=(str(demo),),
-        torso_width=1,
         steps=304,
         learning_starts=200,
         eval_episodes=1,
         eval_max_steps=20,
         log_period=100,
         video=False,
-        out=tmp_path / "run",
-        bqfd=dataclasses.replace(base.bqfd, batch_size=4, pretrain_updates=5),
+        out=out,
+        bqfd=dataclasses.replace(
+            base.bqfd, batch_size=4, pretrain_updates=5, n_step_updates=20, reset_period=50
+        ),
+        **changes,
     )
-    summary = start(load_job(config), Noting())
+
+
+def test_the_preset_for_100k_steps_runs(demo, tmp_path):
+    base = AtariConfig.of("100k", "Breakout")
+    assert (base.torso, base.envs, base.steps) == ("overlap", 8, 100_000)
+    assert (base.bqfd.n_step, base.bqfd.n_step_final, base.bqfd.reset_period) == (10, 3, 20_000)
+    summary = start(load_job(short(base, demo, tmp_path / "run")), Noting())
+    # Two updates per step after the first 200, and five before.
+    assert summary["updates"] == 2 * 104 + 5
+    rows = [row for row in read_jsonl(tmp_path / "run" / "metrics.jsonl") if "n_step" in row]
+    # Nothing is learnt before step 200.  After that n falls four times: 16 updates come at once, so
+    # 64, 112 and 160 of them are followed by a reset.
+    assert [row["step"] for row in rows] == [0, 104, 200, 304]
+    assert [row["n_step"] for row in rows] == [8.8, None, None, pytest.approx(831 / 208)]
+
+
+@pytest.mark.slow
+def test_the_preset_for_accelerators_runs(demo, tmp_path):
+    base = AtariConfig.of("accelerator", "Breakout")
+    assert (base.torso, base.torso_width, base.steps) == ("impala", 4, 100_000)
+    assert (base.bqfd.n_step_final, base.bqfd.reset_period) == (3, 20_000)
+    summary = start(load_job(short(base, demo, tmp_path / "run", torso_width=1)), Noting())
     # Two updates per step after the first 200, and five before.
     assert summary["updates"] == 2 * 104 + 5
     policy = bqfd_jax.load_policy(tmp_path / "run" / "policy.npz")

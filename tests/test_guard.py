@@ -183,6 +183,16 @@ def test_presets_differ_and_older_runs_go_on_without_a_guard():
     assert AtariConfig.from_stored(stored).fire_after == 0
 
 
+def test_older_runs_go_on_without_resets():
+    config = AtariConfig.of("accelerator")
+    assert AtariConfig.from_stored(config.stored()) == config
+    stored = config.stored()
+    for name in ("reset_period", "n_step_final"):
+        del stored["bqfd"][name]
+    back = AtariConfig.from_stored(stored).bqfd
+    assert (back.reset_period, back.n_step_final, back.n_step) == (0, 0, 10)
+
+
 def test_the_summary_adds_up_what_rows_tell():
     rows = [{"guarded": 3}, {"eval_guarded": 20}, {"guarded": 4, "loss": 900.0}, {"step": 5}]
     assert counted(rows)["guarded_steps"] == {"training": 7, "evaluations": 20}

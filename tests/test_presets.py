@@ -121,7 +121,20 @@ EXPECTED = {
 }
 
 
-EXPECTED["accelerator"] = dict(EXPECTED["laptop"])
+# Laptop's with resets and a falling n; copies of demonstrations have neither.
+OFTEN = {
+    "batch_size": 32,
+    "n_step": 10,
+    "n_step_final": 3,
+    "n_step_updates": 10_000,
+    "reset_period": 20_000,
+    "reset_share": 0.5,
+}
+EXPECTED["100k"] = {
+    agent: options if agent == "clone" else options | OFTEN
+    for agent, options in EXPECTED["laptop"].items()
+}
+EXPECTED["accelerator"] = dict(EXPECTED["100k"])
 
 # Ensemble BQfD has BQfD's hyper-parameters, and a default of its own for what BQfD does not have.
 for of_agents in EXPECTED.values():
@@ -183,6 +196,13 @@ def test_options_of_runs():
         "log_period": 10_000,
     }
     assert presets.run_options("paper", game="Pong")["steps"] == 100_000_000
+    assert presets.run_options("100k") == {
+        "steps": 100_000,
+        "envs": 8,
+        "update_period": 0.5,
+        "torso": "overlap",
+        "layer_norm": True,
+    }
     accelerator = {"torso": "impala", "update_period": 0.5, "steps": 100_000}
     assert presets.run_options("accelerator") == accelerator
     changes = {"steps": 0, "log_period": 200, "checkpoint_period": 1_000}
@@ -210,7 +230,7 @@ def test_what_was_chosen_for_clones():
 def test_what_is_unknown_is_named():
     with pytest.raises(ValueError, match=r"agent is 'ppo', but must be one of bqfd, ens"):
         presets.agent_config("laptop", "ppo")
-    with pytest.raises(ValueError, match=r"preset is 'phone', but must be one of laptop, paper"):
+    with pytest.raises(ValueError, match=r"preset is 'phone', but must be one of laptop, 100k"):
         presets.agent_config("phone", "bqfd")
     with pytest.raises(ValueError, match="preset is 'phone'"):
         presets.run_options("phone")

@@ -1,8 +1,9 @@
 """The one table of agents, and the presets: hyper-parameters that were chosen for a kind of task.
 
-`laptop` is for 100,000 steps of an Atari game on a CPU, `paper` has the paper's numbers for tens
-of millions of steps, `accelerator` is `laptop` with a large network, `small` is for vectors and
-small images, `deep_sea` for DeepSea of any size, `minatar` for MinAtar's games.
+`laptop` is for 100,000 steps of an Atari game on a CPU, `100k` for learning more often from as
+many, `accelerator` for that with a large network, `paper` has the paper's numbers for tens of
+millions of steps, `small` is for vectors and small images, `deep_sea` for DeepSea of any size,
+`minatar` for MinAtar's games.
 A preset holds for every environment of its kind; only the paper's depends a little on the game.
 """
 
@@ -25,9 +26,9 @@ from bqfd_jax.agents.learner import Agent
 # Those that learn by acting, too.
 ActingAgentName = Literal["bqfd", "ensemble_bqfd", "dqfd", "dqn", "bootstrapped"]
 AgentName = Literal["bqfd", "ensemble_bqfd", "dqfd", "dqn", "bootstrapped", "clone"]
-PresetName = Literal["laptop", "paper", "accelerator", "small", "deep_sea", "minatar"]
+PresetName = Literal["laptop", "100k", "paper", "accelerator", "small", "deep_sea", "minatar"]
 # Those whose task is an Atari game.
-_FOR_ATARI = ("laptop", "paper", "accelerator")
+_FOR_ATARI = ("laptop", "100k", "paper", "accelerator")
 
 
 class AgentKind(NamedTuple):
@@ -72,8 +73,8 @@ def run_options(
 ) -> dict[str, Any]:
     """Options of a run in which a preset differs from the defaults of a run's config.
 
-    Those defaults suit a small machine, so only `paper` and `accelerator` differ; how long `paper`
-    trains depends on the Atari game.  A clone takes no steps, so its periods are counted in
+    Those defaults suit a small machine, so only `100k`, `paper` and `accelerator` differ; how long
+    `paper` trains depends on the Atari game.  A clone takes no steps, so its periods are counted in
     updates; in Atari games it draws its actions, because nothing has taught it to leave a place
     where its likeliest action leads nowhere.
     """
@@ -81,8 +82,8 @@ def run_options(
     options: dict[str, Any] = {}
     if preset == "paper":
         options = _PAPER_RUN | {"steps": PAPER_STEPS.get(game, 100_000_000)}
-    if preset == "accelerator":
-        options = dict(_ACCELERATOR_RUN)
+    if preset in _OFTEN_RUN:
+        options = dict(_OFTEN_RUN[preset])
     if agent == "clone":
         options |= {"steps": 0, "log_period": 200, "checkpoint_period": 1_000}
         if preset in _FOR_ATARI:
@@ -138,7 +139,31 @@ def _laptop(agent: str, steps: int | None, game: str | None) -> dict[str, Any]:
     return _LAPTOP | _LAPTOP_OWN[agent]
 
 
-_ACCELERATOR_RUN = {"torso": "impala", "update_period": 0.5, "steps": 100_000}
+# Whoever learns many times from few steps begins partly anew now and then, and looks less and less
+# far ahead, as in Bigger, Better, Faster (BUILD_NOTES, 128 to 130).
+_OFTEN = {
+    "batch_size": 32,
+    "n_step": 10,
+    "n_step_final": 3,
+    "n_step_updates": 10_000,
+    "reset_period": 20_000,
+    "reset_share": 0.5,
+}
+_OFTEN_RUN = {
+    "100k": {
+        "steps": 100_000,
+        "envs": 8,
+        "update_period": 0.5,
+        "torso": "overlap",
+        "layer_norm": True,
+    },
+    "accelerator": {"torso": "impala", "update_period": 0.5, "steps": 100_000},
+}
+
+
+def _often(agent: str, steps: int | None, game: str | None) -> dict[str, Any]:
+    return _laptop(agent, steps, game) | _OFTEN
+
 
 _PAPER = _ATARI | {
     "learning_rate": 6.25e-5,
@@ -295,9 +320,10 @@ def _minatar(agent: str, steps: int | None, game: str | None) -> dict[str, Any]:
 
 _OPTIONS: dict[str, Callable[[str, int | None, str | None], dict[str, Any]]] = {
     "laptop": _laptop,
+    "100k": _often,
     "paper": _paper,
     # What an accelerator adds is in the run's options: a larger network, more updates.
-    "accelerator": _laptop,
+    "accelerator": _often,
     "small": _small,
     "deep_sea": _deep_sea,
     "minatar": _minatar,

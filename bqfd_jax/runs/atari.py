@@ -38,9 +38,9 @@ class AtariConfig(RunConfig):
     game: str = "Freeway"
     """Which game; any that envpool has. Demonstrations of six of them come with the package:
     Breakout, ChopperCommand, Freeway, MsPacman, Seaquest, VideoPinball."""
-    preset: Literal["laptop", "paper", "accelerator"] = "laptop"
-    """Where all other defaults come from: `laptop` for 100,000 steps on a CPU, `accelerator` for as
-    many with a large network, `paper` for the paper's numbers and tens of millions of steps."""
+    preset: Literal["laptop", "100k", "paper", "accelerator"] = "laptop"
+    """Where all other defaults come from: `laptop` for a CPU, `100k` for more learning from exactly
+    100,000 steps, `accelerator` for that with a large network, `paper` for the paper's numbers."""
     demo: tuple[str, ...] = ("default",)
     """The demonstrations, one or several: `default`, `strong`, `weak` or `search` from the package,
     paths of files; or `none`."""
@@ -95,7 +95,11 @@ class AtariConfig(RunConfig):
 
     @classmethod
     def from_stored(cls, fields: dict[str, Any]) -> Self:
-        """A run that was begun before there was a guard goes on without it."""
+        """A run that was begun before there were guards and resets goes on without them."""
+        agent = fields["agent"]
+        if agent in fields and agent != "clone":
+            before = {"reset_period": 0, "n_step_final": 0}
+            fields = fields | {agent: before | fields[agent]}
         return super().from_stored({"fire_after": 0} | fields)
 
     def check(self) -> None:

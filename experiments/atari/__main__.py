@@ -32,7 +32,7 @@ from .. import commands
 class _Choice:
     """What other options' defaults depend on."""
 
-    preset: Literal["laptop", "paper", "accelerator"] = AtariConfig.preset
+    preset: Literal["laptop", "100k", "paper", "accelerator"] = AtariConfig.preset
     game: str = AtariConfig.game
     agent: AgentName = AtariConfig.agent
 
