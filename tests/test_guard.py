@@ -183,14 +183,17 @@ def test_presets_differ_and_older_runs_go_on_without_a_guard():
     assert AtariConfig.from_stored(stored).fire_after == 0
 
 
-def test_older_runs_go_on_without_resets():
+def test_older_runs_go_on_without_what_presets_have_since():
     config = AtariConfig.of("accelerator")
     assert AtariConfig.from_stored(config.stored()) == config
     stored = config.stored()
-    for name in ("reset_period", "n_step_final"):
-        del stored["bqfd"][name]
-    back = AtariConfig.from_stored(stored).bqfd
-    assert (back.reset_period, back.n_step_final, back.n_step) == (0, 0, 10)
+    newer = ("reset_period", "n_step_final", "act_with_target", "squash_values")
+    for name in newer:
+        assert stored["bqfd"].pop(name)
+    assert stored.pop("layer_norm")
+    back = AtariConfig.from_stored(stored)
+    assert not any([back.layer_norm, *(getattr(back.bqfd, name) for name in newer)])
+    assert back.bqfd.n_step == 10
 
 
 def test_the_summary_adds_up_what_rows_tell():

@@ -29,15 +29,18 @@ LAPTOP = {
     "adam_epsilon": 1e-6,
     "huber_delta": 1.0,
     "priority_exponent": 0.6,
-    "learning_rate": 2e-4,
+    "learning_rate": 3e-4,
+    "batch_size": 64,
     "one_step_weight": 0.0,
     "n_step_weight": 1.0,
-    "n_step": 10,
+    "n_step": 3,
     "target_period": 1,
     "target_step_size": 0.005,
     "pretrain_updates": 1000,
-    "epsilon_steps": (0, 100_000),
-    "epsilon_values": (0.1, 0.02),
+    "epsilon_steps": (0, 50_000),
+    "epsilon_values": (0.1, 0.01),
+    "act_with_target": True,
+    "squash_values": True,
 }
 PAPER = ATARI | {
     "learning_rate": 6.25e-5,
@@ -77,7 +80,7 @@ EXPECTED = {
         },
         "dqfd": LAPTOP,
         "dqn": LAPTOP
-        | {"exploration": "ez", "epsilon_steps": (1000, 20_000), "epsilon_values": (1.0, 0.01)},
+        | {"exploration": "ez", "epsilon_steps": (2000, 50_000), "epsilon_values": (1.0, 0.01)},
         "bootstrapped": LAPTOP | {"ensemble_size": 5},
     },
     "paper": {
@@ -181,9 +184,11 @@ def test_options_of_runs():
     paper = presets.run_options("paper", game="Freeway")
     assert paper == {
         "steps": 23_000_000,
+        "envs": 8,
         "update_period": 4,
         "torso": "nature",
         "hidden": 512,
+        "layer_norm": False,
         "learning_starts": 0,
         "replay_rows": 1_000_000,
         "eval_period": 250_000,
@@ -196,18 +201,22 @@ def test_options_of_runs():
         "log_period": 10_000,
     }
     assert presets.run_options("paper", game="Pong")["steps"] == 100_000_000
-    assert presets.run_options("100k") == {
+    few_steps = {
         "steps": 100_000,
         "envs": 8,
         "update_period": 0.5,
-        "torso": "overlap",
-        "layer_norm": True,
+        "learning_starts": 1_000,
+        "eval_period": 20_000,
+        "final_steps": 20_000,
+        "checkpoint_period": 20_000,
+        "log_period": 1_000,
     }
-    accelerator = {"torso": "impala", "update_period": 0.5, "steps": 100_000}
+    assert presets.run_options("100k") == few_steps | {"torso": "overlap"}
+    accelerator = few_steps | {"torso": "impala"}
     assert presets.run_options("accelerator") == accelerator
     changes = {"steps": 0, "log_period": 200, "checkpoint_period": 1_000}
     assert presets.run_options("small", agent="clone") == changes
-    changes |= {"eval_temperature": 0.5, "torso": "overlap", "hidden": 256}
+    changes |= {"eval_temperature": 0.5, "torso": "overlap", "hidden": 256, "layer_norm": False}
     assert presets.run_options("laptop", agent="clone") == changes
     assert presets.run_options("accelerator", agent="clone") == accelerator | changes
     assert presets.run_options("paper", game="Freeway", agent="clone") == paper | changes

@@ -1,7 +1,7 @@
 """The one table of agents, and the presets: hyper-parameters that were chosen for a kind of task.
 
-`laptop` is for 100,000 steps of an Atari game on a CPU, `100k` for learning more often from as
-many, `accelerator` for that with a large network, `paper` has the paper's numbers for tens of
+`laptop` is for 200,000 steps of an Atari game on a CPU, `100k` for learning more often from half
+as many, `accelerator` for that with a large network, `paper` has the paper's numbers for tens of
 millions of steps, `small` is for vectors and small images, `deep_sea` for DeepSea of any size,
 `minatar` for MinAtar's games.
 A preset holds for every environment of its kind; only the paper's depends a little on the game.
@@ -87,7 +87,7 @@ def run_options(
     if agent == "clone":
         options |= {"steps": 0, "log_period": 200, "checkpoint_period": 1_000}
         if preset in _FOR_ATARI:
-            options |= {"eval_temperature": 0.5, "torso": "overlap", "hidden": 256}
+            options |= _ATARI_CLONE_RUN
     return options
 
 
@@ -96,6 +96,12 @@ def run_options(
 # Games begin alike, so a clone does best that knows its demonstration by heart: what foretells
 # held-out rows best, and what shifted images teach, plays worse (BUILD_NOTES, 93).
 _ATARI_CLONE = {"held_out_every": 0, "shift": 0}
+_ATARI_CLONE_RUN = {
+    "eval_temperature": 0.5,
+    "torso": "overlap",
+    "hidden": 256,
+    "layer_norm": False,
+}
 
 _ATARI = {"adam_epsilon": 1.5e-4, "huber_delta": 1.0, "priority_exponent": 0.6}
 
@@ -103,16 +109,21 @@ _LAPTOP = _ATARI | {
     # Where single actions change little, as in Freeway, gradients are no larger than the usual
     # 1.5e-4 (BUILD_NOTES, 41).
     "adam_epsilon": 1e-6,
-    "learning_rate": 2e-4,
+    "learning_rate": 3e-4,
+    "batch_size": 64,
     # One lookahead instead of two: a third less to compute.
     "one_step_weight": 0.0,
     "n_step_weight": 1.0,
-    "n_step": 10,
+    "n_step": 3,
     "target_period": 1,
     "target_step_size": 0.005,
     "pretrain_updates": 1_000,
-    "epsilon_steps": (0, 100_000),
-    "epsilon_values": (0.1, 0.02),
+    "epsilon_steps": (0, 50_000),
+    "epsilon_values": (0.1, 0.01),
+    "act_with_target": True,
+    # Values of MsPacman are twenty times those of Freeway: one step size, one eta and one Huber
+    # delta suit both only after this.
+    "squash_values": True,
 }
 _LAPTOP_BQFD = {
     "variance": 0.2,
@@ -127,7 +138,7 @@ _LAPTOP_OWN = {
     "dqfd": {},
     "dqn": {
         "exploration": "ez",
-        "epsilon_steps": (1_000, 20_000),
+        "epsilon_steps": (2_000, 50_000),
         "epsilon_values": (1.0, 0.01),
     },
     "bootstrapped": {"ensemble_size": 5},
@@ -149,15 +160,19 @@ _OFTEN = {
     "reset_period": 20_000,
     "reset_share": 0.5,
 }
+_FEW_STEPS = {
+    "steps": 100_000,
+    "envs": 8,
+    "update_period": 0.5,
+    "learning_starts": 1_000,
+    "eval_period": 20_000,
+    "final_steps": 20_000,
+    "checkpoint_period": 20_000,
+    "log_period": 1_000,
+}
 _OFTEN_RUN = {
-    "100k": {
-        "steps": 100_000,
-        "envs": 8,
-        "update_period": 0.5,
-        "torso": "overlap",
-        "layer_norm": True,
-    },
-    "accelerator": {"torso": "impala", "update_period": 0.5, "steps": 100_000},
+    "100k": _FEW_STEPS | {"torso": "overlap"},
+    "accelerator": _FEW_STEPS | {"torso": "impala"},
 }
 
 
@@ -202,9 +217,11 @@ PAPER_STEPS = {
     "VideoPinball": 116_000_000,
 }
 _PAPER_RUN = {
+    "envs": 8,
     "update_period": 4,
     "torso": "nature",
     "hidden": 512,
+    "layer_norm": False,
     "learning_starts": 0,
     "replay_rows": 1_000_000,
     "eval_period": 250_000,

@@ -21,6 +21,14 @@ from bqfd_jax.streams import DEMO_STARTS, EnvStream
 from bqfd_jax.types import HostEnvironment
 
 _PACKAGED = demos.NAMES
+# What runs did before there were these options, which presets have set since.
+_BEFORE = {"fire_after": 0, "layer_norm": False}
+_BEFORE_OF_AGENTS = {
+    "reset_period": 0,
+    "n_step_final": 0,
+    "act_with_target": False,
+    "squash_values": False,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,15 +52,17 @@ class AtariConfig(RunConfig):
     demo: tuple[str, ...] = ("default",)
     """The demonstrations, one or several: `default`, `strong`, `weak` or `search` from the package,
     paths of files; or `none`."""
-    steps: int = 100_000
-    learning_starts: int = 1_000
-    eval_period: int = 20_000
+    steps: int = 200_000
+    envs: int = 32
+    update_period: float = 8
+    learning_starts: int = 2_000
+    eval_period: int = 40_000
     eval_epsilon: float = 0.001
     eval_max_steps: int = 4_500
     """Agent steps after which an evaluation episode is cut (900 are a minute of play)."""
-    final_steps: int = 20_000
-    checkpoint_period: int = 20_000
-    log_period: int = 1_000
+    final_steps: int = 40_000
+    checkpoint_period: int = 40_000
+    log_period: int = 2_000
     log_rewards: bool = True
     """Learn from sign(r) log(1 + |r|) instead of the game's reward r. Scores are always r."""
     life_loss_is_terminal: bool = True
@@ -68,7 +78,7 @@ class AtariConfig(RunConfig):
     torso_width: int = 4
     """Features of `impala`'s layers, as a multiple of IMPALA's own."""
     hidden: int = 256
-    layer_norm: bool = False
+    layer_norm: bool = True
     """Standardise the value and advantage streams before their ReLU."""
 
     @property
@@ -95,12 +105,11 @@ class AtariConfig(RunConfig):
 
     @classmethod
     def from_stored(cls, fields: dict[str, Any]) -> Self:
-        """A run that was begun before there were guards and resets goes on without them."""
+        """A run that was begun before there was some option goes on without it."""
         agent = fields["agent"]
         if agent in fields and agent != "clone":
-            before = {"reset_period": 0, "n_step_final": 0}
-            fields = fields | {agent: before | fields[agent]}
-        return super().from_stored({"fire_after": 0} | fields)
+            fields = fields | {agent: _BEFORE_OF_AGENTS | fields[agent]}
+        return super().from_stored(_BEFORE | fields)
 
     def check(self) -> None:
         """As for all runs, and whether there is such a game."""
