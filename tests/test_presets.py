@@ -137,6 +137,7 @@ EXPECTED["100k"] = {
     agent: options if agent == "clone" else options | OFTEN
     for agent, options in EXPECTED["laptop"].items()
 }
+EXPECTED["100k"]["bqfd"] |= {"visits_per_draw": 0.125}
 EXPECTED["accelerator"] = dict(EXPECTED["100k"])
 
 # Ensemble BQfD has BQfD's hyper-parameters, and a default of its own for what BQfD does not have.

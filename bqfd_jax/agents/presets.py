@@ -176,8 +176,14 @@ _OFTEN_RUN = {
 }
 
 
+# Eight times as many rows are drawn per step as in `laptop`: the expert is listened to for as many
+# steps.
+_OFTEN_BQFD = {"visits_per_draw": 1 / 8}
+
+
 def _often(agent: str, steps: int | None, game: str | None) -> dict[str, Any]:
-    return _laptop(agent, steps, game) | _OFTEN
+    own = _OFTEN_BQFD if agent in ("bqfd", "ensemble_bqfd") else {}
+    return _laptop(agent, steps, game) | _OFTEN | own
 
 
 _PAPER = _ATARI | {
