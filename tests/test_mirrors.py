@@ -64,6 +64,7 @@ def test_wandb_is_told_of_options_and_rows_and_sittings_are_one_run(tmp_path, wa
     assert first["id"] == second["id"]
     assert (first["name"], first["group"]) == ("CartPole-v1 dqn 3", "CartPole-v1 dqn")
     assert first["settings"].save_code is False
+    assert (first["settings"].x_save_requirements, first["settings"].host) == (False, "")
     assert wandb.ended == 2
     WeightsAndBiases(tmp_path / "other", CONFIG, "offline")
     assert wandb.begun[2]["id"] != first["id"]
