@@ -98,3 +98,76 @@ def test_the_folder_knows_the_cells_of_all_commands(tmp_path):
     (tmp_path / "s" / "sweep.json").write_text("{}")
     with pytest.raises(UsageError, match=r"sweep\.json is damaged"):
         read_cells(tmp_path / "s")
+
+
+# --- Agents with options of their own ---
+
+
+def test_an_agent_may_have_options_of_its_own():
+    agents = ["bqfd", "dqn", "dqn:demo=none", "clone"]
+    found = grid(["A", "B"], agents, [0, 1])
+    assert [str(cell.folder) for cell in found if cell.title == "A" and cell.seed == 0] == [
+        "A/bqfd/0",
+        "A/dqn/0",
+        "A/dqn/0-demo=none",
+        "A/clone/0",
+    ]
+    # Added to a sweep that was done without it, it leaves the others where they are.
+    fewer = grid(["A", "B"], ["bqfd", "dqn", "clone"], [0, 1])
+    assert {cell.folder for cell in fewer} < {cell.folder for cell in found}
+    (shown_nothing,) = grid(["A"], ["dqn:demo=none,dqn.n-step=3"], [0])
+    assert shown_nothing.name == "A, dqn, seed 0, demo=none, dqn.n_step=3"
+
+
+def test_what_an_agent_sets_itself_is_not_varied():
+    options = {"hidden": ("8", "9"), "bqfd.eta": ("1", "3")}
+    found = grid(["A"], ["bqfd:hidden=4", "dqn"], [0], options)
+    assert [cell.options for cell in found] == [
+        (("hidden", "4"), ("bqfd.eta", "1")),
+        (("hidden", "4"), ("bqfd.eta", "3")),
+        (("hidden", "8"),),
+        (("hidden", "9"),),
+    ]
+
+
+def test_what_a_clone_has_no_use_for_leaves_it_alone():
+    options = {"update-period": ("2", "4"), "steps": ("100",), "hidden": ("8",)}
+    found = grid(["A"], ["dqn", "clone"], [0], options)
+    assert [str(cell.folder) for cell in found] == [
+        "A/dqn/0-update_period=2-steps=100-hidden=8",
+        "A/dqn/0-update_period=4-steps=100-hidden=8",
+        "A/clone/0-hidden=8",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("agents", "options", "message"),
+    [
+        (["dqn:demo"], {}, "--agents dqn:demo: give names and single values"),
+        (["dqn:"], {}, "give names and single values"),
+        (["dqn:hidden=8,9"], {}, "give names and single values"),
+        (["dqn:hidden=8,hidden=9"], {}, "hidden is given twice"),
+        (["dqn:bqfd.eta=3"], {}, r"dqn has no use for bqfd\.eta"),
+        (["clone:steps=100"], {}, "clone has no use for steps"),
+        (["dqn", "dqn:demo=none"], {"demo": ("default", "none")}, "asked for twice"),
+        (["dqn:a=1,b=2", "dqn:b=2,a=1"], {}, "A, dqn, seed 0, b=2, a=1 is asked for twice"),
+    ],
+)
+def test_agents_that_cannot_be_meant_are_refused(agents, options, message):
+    with pytest.raises(UsageError, match=message):
+        grid(["A"], agents, [0], options)
+
+
+def test_an_agents_own_options_have_the_last_word():
+    given = (
+        "--game Breakout --agents bqfd dqn dqn:demo=none,demo-starts=0 clone --seeds 1 "
+        "--steps 5000 --envs 32 --demo-starts 0.2"
+    )
+    config, rest = parse(given.split())
+    runs = [run_config(config, cell, rest) for cell in config.cells()]
+    assert [run.agent for run in runs] == ["bqfd", "dqn", "dqn", "clone"]
+    assert [run.demo for run in runs] == [("default",), ("default",), ("none",), ("default",)]
+    assert [run.demo_starts for run in runs] == [0.2, 0.2, 0.0, 0.2]
+    assert [run.steps for run in runs] == [5000, 5000, 5000, 0]
+    for run in runs:
+        run.check()
