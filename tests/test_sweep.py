@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import shlex
+import shutil
 import signal
 import time
 
@@ -18,6 +19,7 @@ from bqfd_jax.runs.sweep import needs, on_ray
 from bqfd_jax.runs.sweep.cell import Outcome, Task, attempt, attempts_of, is_finished
 from bqfd_jax.runs.sweep.grid import Cell
 from bqfd_jax.runs.sweep.status import Status, status, table, with_outcomes
+from experiments.report.__main__ import main as report
 from experiments.sweep import __main__ as command
 from experiments.sweep.__main__ import main as sweep
 from experiments.sweep.config import SweepConfig
@@ -388,6 +390,13 @@ TINY = shlex.split(
 )
 
 
+def keep_results_alone(run):
+    for path in run.iterdir():
+        if path.name in ("config.json", "metrics.jsonl", "summary.json"):
+            continue
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def test_one_cell_is_run_by_its_number_and_once(tmp_path, run_here):
     out = tmp_path / "s"
     options = [*TINY, "--agents", "dqn", "bqfd", "--seeds", "2", "--out", str(out)]
@@ -408,6 +417,12 @@ def test_one_cell_is_run_by_its_number_and_once(tmp_path, run_here):
     code, text = run_here(lambda: sweep([*options, "--list"]))
     states = [line.split()[1] for line in text.strip().splitlines()]
     assert states == ["waiting", "done", "waiting", "waiting"]
+    # Nothing but these is needed to know that a run is done, and what came of it.
+    keep_results_alone(run)
+    code, text = run_here(lambda: sweep([*options, "--index", "1"]))
+    assert (code, "is finished already" in text) == (0, True)
+    code, text = run_here(lambda: report([str(out), "--out", str(tmp_path / "report")]))
+    assert (code, "(1 of 2 seeds)" in text) == (0, True)
     # One that cannot work says so, there and in a report.
     code, text = run_here(lambda: sweep([*options, "--index", "0", "--eval-episodes", "5000"]))
     assert (code, "must be at most 1000" in text) == (2, True)
@@ -434,6 +449,9 @@ def test_one_cell_is_run_by_its_number_and_once(tmp_path, run_here):
         (["--env", "CartPole-v1", "--index", "9"], "--index is 9, but must be in [0, 8]"),
         (["--env", "CartPole-v1", "--seeds", "0"], "--seeds is 0, but must be at least 1"),
         (["--env", "CartPole-v1", "--set", "hidden"], "--set hidden: give a name and values"),
+        (["--env", "CartPole-v1", "--agents", "nobody"], "agents is 'nobody', but must be one"),
+        (["--env", "CartPole-v1", "--agents", "dqn:seed=3"], "--seed: the sweep decides that"),
+        (["--env", "CartPole-v1", "--agents", "dqn:no-such=3"], "--no_such"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(options, message, run_here, tmp_path):
