@@ -408,6 +408,12 @@ def test_the_papers_scores_stand_beside_ours():
     assert lines[0] == "| game | BQfD | PDD DQN | BQfD, paper | PDD DQN, paper |"
     assert lines[2] == "| Freeway | 20.0 ± 2.0 | - | 29.8 ± 0.8 | - |"
     assert lines[3].startswith(r"| X\|\*\_ |")
+    # Each agent's once, and only of those that the paper has.
+    kinds = [entry("Freeway", "dqn", 0, 1.0, variant=variant) for variant in ("a=1", "a=2")]
+    told = tables.markdown([*kinds, entry("Freeway", "clone", 0, 1.0)])
+    named = [part.strip() for part in told.splitlines()[0].split("|")[2:-1]]
+    assert named == ["PDD DQN, a=1", "PDD DQN, a=2", "behavioural cloning", "PDD DQN, paper"]
+    assert told.splitlines()[2].endswith("| 1.000 ± 2.0 | 30.4 ± 0.4 |")
     # No name ends a row or speaks to a terminal.
     told = tables.markdown([entry("a\nb\x1b[2J", "dqn", 0, 1.0)])
     assert told.splitlines()[2].startswith(r"| a b \[2J |")
