@@ -1,6 +1,7 @@
 """Trackers beside `metrics.jsonl`: what they are told, and that none of them ends a run."""
 
 import sys
+import time
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -64,6 +65,7 @@ def test_wandb_is_told_of_options_and_rows_and_sittings_are_one_run(tmp_path, wa
     assert first["id"] == second["id"]
     assert (first["name"], first["group"]) == ("CartPole-v1 dqn 3", "CartPole-v1 dqn")
     assert first["settings"].save_code is False
+    assert (first["settings"].x_save_requirements, first["settings"].host) == (False, "")
     assert wandb.ended == 2
     WeightsAndBiases(tmp_path / "other", CONFIG, "offline")
     assert wandb.begun[2]["id"] != first["id"]
@@ -131,5 +133,10 @@ def test_the_real_one_works_offline(tmp_path):
     mirror.write({"step": 250, "eval_mean": 7.0})
     mirror.close()
     (written,) = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
+    # A process of its own writes the file, and may do so a moment after it was told to close it.
+    until = time.monotonic() + 30
+    while written.stat().st_size <= 100 and time.monotonic() < until:
+        time.sleep(0.01)
     assert written.stat().st_size > 100
+    assert not list(tmp_path.rglob("requirements.txt"))
     assert b"eval_mean" in written.read_bytes()

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -187,6 +188,76 @@ def test_what_is_missing_stands_with_its_like(tmp_path):
     assert numbers.scores(found)["Freeway", "bqfd, bqfd.eta=3"].runs == 2
 
 
+def write_begun(out, cells, **options):
+    for cell in cells:
+        demo = dict(cell.options).get("demo", "default")
+        given = {"game": cell.title, "agent": cell.agent, "seed": cell.seed, "demo": [demo]}
+        write_run(out / cell.folder, **given | options)
+
+
+def labels_of(entries, title):
+    return {(e.agent, e.chosen, e.seed): e.label for e in entries if e.title == title}
+
+
+def test_who_was_shown_something_and_who_nothing_are_told_apart(tmp_path):
+    agents = ["bqfd", "dqn", "dqn:demo=none", "clone"]
+    cells = grid(["Breakout", "Freeway", "Seaquest"], agents, [0, 1])
+    write_cells(tmp_path / "s", cells)
+    # One game is done, of another only the first seed of two agents, of the third nothing.
+    write_begun(tmp_path / "s", [cell for cell in cells if cell.title == "Breakout"])
+    write_begun(tmp_path / "s", [c for c in cells if c.title == "Freeway" and c.seed == 0][:2])
+    found = collect([tmp_path / "s"]).entries
+    shown, nothing = "dqn, with the demonstration", "dqn, shown nothing"
+    assert numbers.labels(found) == ["bqfd", nothing, shown, "clone"]
+    for title in ("Breakout", "Freeway", "Seaquest"):
+        for (agent, chosen, _), label in labels_of(found, title).items():
+            assert label == ({(): shown}.get(chosen, nothing) if agent == "dqn" else agent)
+    scores = numbers.scores(found)
+    assert [len(scores["Breakout", label].finals) for label in (shown, nothing)] == [2, 2]
+    assert [len(scores["Freeway", label].finals) for label in (shown, nothing)] == [1, 0]
+    head = "| game | BQfD | PDD DQN, shown nothing | PDD DQN, with the demonstration | behavioural"
+    assert tables.markdown(found).startswith(head)
+
+
+def test_runs_may_lie_in_shallow_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_run(Path("a"))
+    assert [e.label for e in collect([Path("a")]).entries] == ["bqfd"]
+
+
+def test_several_demonstrations_keep_their_names(tmp_path):
+    options = {"demo": ("default", "strong", "none")}
+    cells = grid(["Breakout", "Freeway"], ["dqn"], [0], options)
+    # Of the second game only one has begun: it is called as in the first.
+    write_begun(tmp_path, cells[:4])
+    found = collect([tmp_path]).entries
+    labels = ["dqn, demo=default", "dqn, demo=strong", "dqn, shown nothing"]
+    assert sorted(e.label for e in found if e.title == "Breakout") == labels
+    assert [e.label for e in found if e.title == "Freeway"] == labels[:1]
+
+
+def test_what_differs_between_games_alone_is_no_variant(tmp_path):
+    write_run(tmp_path / "a", game="Breakout", steps=91)
+    write_run(tmp_path / "b", game="Freeway", steps=23)
+    write_run(tmp_path / "c", game="Freeway", steps=24)
+    found = collect([tmp_path]).entries
+    assert [e.label for e in found] == ["bqfd", "bqfd, steps=23", "bqfd, steps=24"]
+
+
+def test_results_alone_are_enough(tmp_path):
+    write_run(tmp_path / "a", film=b"a film")
+    for name in ("machine.json", "episode.mp4"):
+        (tmp_path / "a" / name).unlink()
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [
+        "config.json",
+        "metrics.jsonl",
+        "summary.json",
+    ]
+    found = write([tmp_path], tmp_path / "out")
+    assert [e.state for e in found.entries] == ["done"]
+    assert "Learning curves of Freeway" in (tmp_path / "out" / "index.html").read_text()
+
+
 def test_evaluations_are_in_order_and_those_that_are_no_numbers_left_out(tmp_path):
     write_run(tmp_path / "a", done=False)
     rows = [
@@ -337,6 +408,12 @@ def test_the_papers_scores_stand_beside_ours():
     assert lines[0] == "| game | BQfD | PDD DQN | BQfD, paper | PDD DQN, paper |"
     assert lines[2] == "| Freeway | 20.0 ± 2.0 | - | 29.8 ± 0.8 | - |"
     assert lines[3].startswith(r"| X\|\*\_ |")
+    # Each agent's once, and only of those that the paper has.
+    kinds = [entry("Freeway", "dqn", 0, 1.0, variant=variant) for variant in ("a=1", "a=2")]
+    told = tables.markdown([*kinds, entry("Freeway", "clone", 0, 1.0)])
+    named = [part.strip() for part in told.splitlines()[0].split("|")[2:-1]]
+    assert named == ["PDD DQN, a=1", "PDD DQN, a=2", "behavioural cloning", "PDD DQN, paper"]
+    assert told.splitlines()[2].endswith("| 1.000 ± 2.0 | 30.4 ± 0.4 |")
     # No name ends a row or speaks to a terminal.
     told = tables.markdown([entry("a\nb\x1b[2J", "dqn", 0, 1.0)])
     assert told.splitlines()[2].startswith(r"| a b \[2J |")

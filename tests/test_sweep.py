@@ -1,12 +1,12 @@
-"""The cells of a sweep, what becomes of each, and the command without Ray."""
+"""What becomes of a sweep's cells, and the command without Ray."""
 
 import dataclasses
 import json
 import os
 import shlex
+import shutil
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
@@ -17,104 +17,12 @@ from bqfd_jax.runs.gym import GymConfig
 from bqfd_jax.runs.sweep import cell as cells
 from bqfd_jax.runs.sweep import needs, on_ray
 from bqfd_jax.runs.sweep.cell import Outcome, Task, attempt, attempts_of, is_finished
-from bqfd_jax.runs.sweep.grid import (
-    Cell,
-    arguments,
-    grid,
-    parse_options,
-    read_cells,
-    write_cells,
-)
+from bqfd_jax.runs.sweep.grid import Cell
 from bqfd_jax.runs.sweep.status import Status, status, table, with_outcomes
+from experiments.report.__main__ import main as report
 from experiments.sweep import __main__ as command
 from experiments.sweep.__main__ import main as sweep
-from experiments.sweep.__main__ import parse
-from experiments.sweep.config import SweepConfig, run_config
-
-# --- The grid ---
-
-
-def test_a_grid_is_the_product_and_agents_options_leave_others_alone():
-    found = grid(["A", "B"], ["bqfd", "dqn"], [0, 7], {"bqfd.eta": ("1", "3")})
-    assert len(found) == 2 * (2 * 2 + 2)
-    assert len(set(found)) == len(found)
-    assert [str(cell.folder) for cell in found[:6]] == [
-        "A/bqfd/0-bqfd.eta=1",
-        "A/bqfd/7-bqfd.eta=1",
-        "A/bqfd/0-bqfd.eta=3",
-        "A/bqfd/7-bqfd.eta=3",
-        "A/dqn/0",
-        "A/dqn/7",
-    ]
-    assert {cell.title for cell in found[6:]} == {"B"}
-    # More seeds: what was there keeps its folder.
-    more = grid(["A", "B"], ["bqfd", "dqn"], [0, 7, 8], {"bqfd.eta": ("1", "3")})
-    assert {cell.folder for cell in found} < {cell.folder for cell in more}
-
-
-@pytest.mark.parametrize(
-    ("title", "name"),
-    [
-        ("minigrid:MiniGrid-Empty-5x5-v0", "minigrid-MiniGrid-Empty-5x5-v0"),
-        ("ALE/Pong-v5", "ALE-Pong-v5"),
-        ("../../etc", "-..-..-etc"),
-        ("<script>", "-script-"),
-    ],
-)
-def test_a_folder_is_one_name_that_needs_no_quotes(title, name):
-    assert Cell(title, "dqn", 0).folder == Path(name, "dqn", "0")
-
-
-def test_cells_that_would_share_a_folder_are_refused():
-    with pytest.raises(UsageError, match="a/b, dqn, seed 0 and a:b, dqn, seed 0 would share"):
-        grid(["a/b", "a:b"], ["dqn"], [0])
-    with pytest.raises(OptionError, match="none of them twice"):
-        grid(["a"], ["dqn", "dqn"], [0])
-    with pytest.raises(OptionError, match="agents is 'nobody'"):
-        grid(["a"], ["nobody"], [0])
-
-
-def test_options_are_read_and_nonsense_is_refused():
-    assert parse_options(["bqfd.eta=1,3,10", "--hidden=8"]) == {
-        "bqfd.eta": ("1", "3", "10"),
-        "hidden": ("8",),
-    }
-    for text in ("eta", "=3", "eta=", "eta=1,,2"):
-        with pytest.raises(UsageError, match=r"--set bqfd\.eta=1,3,10"):
-            parse_options([text])
-    with pytest.raises(UsageError, match="twice"):
-        parse_options(["a=1", "a=2"])
-
-
-def test_the_arguments_are_those_of_the_single_command():
-    one = Cell("Pong", "bqfd", 3, (("bqfd.eta", "1"),))
-    assert " ".join(arguments(one, "atari", ["--hidden", "8"], Path("out"))) == (
-        "--game Pong --agent bqfd --seed 3 --hidden 8 --bqfd.eta 1 --out out/Pong/bqfd/3-bqfd.eta=1"
-    )
-
-
-def test_what_is_true_or_false_can_be_set():
-    options = ["--set", "bqfd.learn-eta=True,False", "--set", "eval-target=false"]
-    given = ["--env", "CartPole-v1", "--agents", "bqfd", "--seeds", "1", *options]
-    config, rest = parse(given)
-    runs = [run_config(config, cell, rest) for cell in config.cells()]
-    assert [run.bqfd.learn_eta for run in runs] == [True, False]
-    assert [run.eval_target for run in runs] == [False, False]
-    assert runs[0].out.name == "0-bqfd.learn_eta=True-eval_target=false"
-
-
-def test_the_folder_knows_the_cells_of_all_commands(tmp_path):
-    assert read_cells(tmp_path) == []
-    first = grid(["A"], ["dqn"], [0, 1], {"hidden": ("8", "9")})
-    write_cells(tmp_path / "s", first)
-    more = grid(["A"], ["dqn"], [1, 2], {"hidden": ("8", "9")})
-    write_cells(tmp_path / "s", more)
-    assert set(read_cells(tmp_path / "s")) == {*first, *more}
-    assert len(read_cells(tmp_path / "s")) == 6
-    (tmp_path / "s" / "sweep.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"sweep\.json is damaged"):
-        read_cells(tmp_path / "s")
-
+from experiments.sweep.config import SweepConfig
 
 # --- Attempts ---
 
@@ -482,6 +390,13 @@ TINY = shlex.split(
 )
 
 
+def keep_results_alone(run):
+    for path in run.iterdir():
+        if path.name in ("config.json", "metrics.jsonl", "summary.json"):
+            continue
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def test_one_cell_is_run_by_its_number_and_once(tmp_path, run_here):
     out = tmp_path / "s"
     options = [*TINY, "--agents", "dqn", "bqfd", "--seeds", "2", "--out", str(out)]
@@ -502,6 +417,12 @@ def test_one_cell_is_run_by_its_number_and_once(tmp_path, run_here):
     code, text = run_here(lambda: sweep([*options, "--list"]))
     states = [line.split()[1] for line in text.strip().splitlines()]
     assert states == ["waiting", "done", "waiting", "waiting"]
+    # Nothing but these is needed to know that a run is done, and what came of it.
+    keep_results_alone(run)
+    code, text = run_here(lambda: sweep([*options, "--index", "1"]))
+    assert (code, "is finished already" in text) == (0, True)
+    code, text = run_here(lambda: report([str(out), "--out", str(tmp_path / "report")]))
+    assert (code, "(1 of 2 seeds)" in text) == (0, True)
     # One that cannot work says so, there and in a report.
     code, text = run_here(lambda: sweep([*options, "--index", "0", "--eval-episodes", "5000"]))
     assert (code, "must be at most 1000" in text) == (2, True)
@@ -528,6 +449,9 @@ def test_one_cell_is_run_by_its_number_and_once(tmp_path, run_here):
         (["--env", "CartPole-v1", "--index", "9"], "--index is 9, but must be in [0, 8]"),
         (["--env", "CartPole-v1", "--seeds", "0"], "--seeds is 0, but must be at least 1"),
         (["--env", "CartPole-v1", "--set", "hidden"], "--set hidden: give a name and values"),
+        (["--env", "CartPole-v1", "--agents", "nobody"], "agents is 'nobody', but must be one"),
+        (["--env", "CartPole-v1", "--agents", "dqn:seed=3"], "--seed: the sweep decides that"),
+        (["--env", "CartPole-v1", "--agents", "dqn:no-such=3"], "--no_such"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(options, message, run_here, tmp_path):

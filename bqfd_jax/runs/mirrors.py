@@ -91,6 +91,7 @@ class WeightsAndBiases:
                 mode=mode,
                 # Rows and options are what it is told, and nothing that it finds on the machine.
                 settings=wandb.Settings(
+                    host="",
                     console="off",
                     silent=True,
                     disable_git=True,
@@ -98,6 +99,7 @@ class WeightsAndBiases:
                     x_disable_meta=True,
                     x_disable_stats=True,
                     x_disable_machine_info=True,
+                    x_save_requirements=False,
                 ),
             )
         except Exception as error:  # whatever a network or an account may be lacking

@@ -2,6 +2,7 @@
 
     python -m experiments.sweep --env CartPole-v1 --agents bqfd dqn --seeds 3 --workers 2
     python -m experiments.sweep --game Breakout Freeway --set bqfd.eta=1,3,10 --out runs/eta
+    python -m experiments.sweep --game Breakout --agents bqfd dqn dqn:demo=none clone
     python -m experiments.sweep ... --list          # what there is to do
     python -m experiments.sweep ... --index 4       # one run, without Ray
     python -m experiments.report runs/eta

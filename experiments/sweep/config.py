@@ -9,7 +9,7 @@ import tyro
 
 from bqfd_jax import checks
 from bqfd_jax.agents.config import CloneConfig
-from bqfd_jax.agents.presets import AGENTS, AgentName
+from bqfd_jax.agents.presets import AGENTS
 from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.sweep.grid import Cell, arguments, grid, parse_options
@@ -30,8 +30,11 @@ class SweepConfig:
     """Atari games; or environments:"""
     env: tuple[str, ...] = ()
     """Ids of gymnasium environments."""
-    agents: tuple[AgentName, ...] = ("bqfd", "dqfd", "dqn")
-    """Agents."""
+    agents: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="AGENT[:NAME=VALUE,...]")
+    ] = ("bqfd", "dqfd", "dqn")  # fmt: skip
+    """Agents: bqfd, ensemble_bqfd, dqfd, dqn, bootstrapped, clone. One can have options of its own
+    and be there with and without them: dqn dqn:demo=none."""
     seeds: int = 3
     """How many seeds."""
     first_seed: int = 0

@@ -141,7 +141,7 @@ def _of_cell(out: Path, cell: Cell) -> Entry:
     if (run / "config.json").exists():
         entry = dataclasses.replace(_of_run(run), logs=logs, chosen=cell.options)
     else:
-        variant = ", ".join(f"{name}={value}" for name, value in cell.options)
+        variant = ", ".join(_told(name, value) for name, value in cell.options)
         named = (cell.title, cell.agent, cell.seed, run)
         entry = Entry(*named, "missing", variant=variant, logs=logs, chosen=cell.options)
     if entry.state != "done" and why is not None:
@@ -225,30 +225,61 @@ def _flat(config: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
 
 def _with_variants(entries: Sequence[Entry]) -> list[Entry]:
     """Says of each run in which options it differs from others of its game and agent."""
+    begun = [entry for entry in entries if entry.options]
     alike: dict[tuple[str, str], list[Entry]] = defaultdict(list)
-    for entry in entries:
-        if entry.options:
-            alike[entry.title, entry.agent].append(entry)
-    variants = {}
-    for runs in alike.values():
-        names = different(runs)
-        for entry in runs:
-            told = [f"{name}={said(entry.options.get(name))}" for name in names]
-            variants[entry.folder] = ", ".join(told)
-    # What is missing belongs to those for which a sweep has set the same.
-    told = {_setting(entry): variants[entry.folder] for entry in entries if entry.options}
-    return [
-        dataclasses.replace(
-            entry,
-            variant=variants.get(entry.folder, told.get(_setting(entry), entry.variant)),
+    for entry in begun:
+        alike[entry.title, entry.agent].append(entry)
+    several = {agent for (_, agent), runs in alike.items() if len(_shown(runs)) > 1}
+    told = {
+        entry.folder: {
+            name: _told(name, said(value), one_demo=entry.agent not in several)
+            for name, value in entry.options.items()
+        }
+        for entry in begun
+    }
+    # What tells an agent's runs apart in one game is said of their like in all games, so that they
+    # share a column even where the others have not begun yet.
+    special: dict[str, dict[str, set[str | None]]] = defaultdict(lambda: defaultdict(set))
+    for (_, agent), runs in alike.items():
+        for name in different(runs):
+            special[agent][name] |= {told[entry.folder].get(name) for entry in runs} - {None}
+    variants = {
+        entry.folder: ", ".join(
+            told[entry.folder][name]
+            for name, known in special[entry.agent].items()
+            if told[entry.folder].get(name) in known
         )
-        for entry in entries
-    ]
+        for entry in begun
+    }
+    # What is missing belongs to those for which its sweep has set the same, best in its own game.
+    swept = [entry for entry in begun if entry.logs is not None]
+    like = {(entry.title, *_setting(entry)): variants[entry.folder] for entry in swept}
+    elsewhere = {_setting(entry): variants[entry.folder] for entry in swept}
+    found = []
+    for entry in entries:
+        missing = elsewhere.get(_setting(entry), entry.variant)
+        missing = like.get((entry.title, *_setting(entry)), missing)
+        found.append(dataclasses.replace(entry, variant=variants.get(entry.folder, missing)))
+    return found
+
+
+def _shown(runs: Sequence[Entry]) -> set[str]:
+    """Demonstrations, each a choice of its own."""
+    return {said(entry.options["demo"]) for entry in runs if "demo" in entry.options} - {"none"}
+
+
+def _told(name: str, value: str, *, one_demo: bool = False) -> str:
+    """An option in a label; whether a demonstration was shown is said in words."""
+    if name == "demo" and value == "none":
+        return "shown nothing"
+    if name == "demo" and one_demo:
+        return "with the demonstration"
+    return f"{name}={value}"
 
 
 def _setting(entry: Entry) -> tuple[object, ...]:
-    # The folder of a sweep's agent: another sweep may have other options that are not its own.
-    return entry.folder.parent, entry.title, entry.agent, entry.chosen
+    # The sweep's folder, above GAME/AGENT/SEED: another sweep may have other options.
+    return entry.folder.parent.parent.parent, entry.agent, entry.chosen
 
 
 def different(runs: Sequence[Entry]) -> list[str]:

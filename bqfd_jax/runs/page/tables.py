@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bqfd_jax.agents.presets import AGENTS
 from bqfd_jax.runs import text
+from bqfd_jax.runs.compare import PAPER_SCORES
 from bqfd_jax.runs.page.collect import Entry
 from bqfd_jax.runs.page.numbers import Score, labels, scores, titles
 
@@ -23,6 +24,11 @@ def shown(label: str) -> str:
     """An agent as people call it; what is special about it stays."""
     agent, comma, variant = label.partition(", ")
     return f"{AGENTS[agent].title if agent in AGENTS else agent}{comma}{variant}"
+
+
+def agent_of(label: str) -> str:
+    """The agent, without what is special about it."""
+    return label.partition(", ")[0]
 
 
 def said(score: Score | None, plus_minus: str = "±") -> str:
@@ -52,15 +58,17 @@ def has_paper(entries: Sequence[Entry]) -> bool:
 
 
 def markdown(entries: Sequence[Entry]) -> str:
-    """Games below each other, agents side by side, the paper's beside ours."""
-    found, columns, paper = scores(entries), labels(entries), has_paper(entries)
+    """Games below each other, agents side by side, the paper's beside ours, each agent's once."""
+    found, columns = scores(entries), labels(entries)
+    agents = dict.fromkeys(map(agent_of, columns)) if has_paper(entries) else {}
+    papers = [agent for agent in agents if any(agent in own for own in PAPER_SCORES.values())]
     head = ["game", *(shown(label) for label in columns)]
-    head += [f"{shown(label)}, paper" for label in columns] if paper else []
-    rows = [head]
+    rows = [head + [f"{shown(agent)}, paper" for agent in papers]]
     for title in titles(entries):
-        own = [found.get((title, label)) for label in columns]
-        row = [title, *(" ".join(filter(None, (said(s), _bracketed(s)))) for s in own)]
-        rows.append(row + ([paper_said(score) for score in own] if paper else []))
+        own = {label: found.get((title, label)) for label in columns}
+        row = [title, *(" ".join(filter(None, (said(s), _bracketed(s)))) for s in own.values())]
+        theirs = {agent_of(label): score for label, score in own.items() if score is not None}
+        rows.append(row + [paper_said(theirs.get(agent)) for agent in papers])
     return text.markdown([[_plain(part) for part in row] for row in rows]) + "\n"
 
 

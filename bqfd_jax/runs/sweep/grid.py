@@ -11,6 +11,7 @@ from typing import Any
 from bqfd_jax import checks
 from bqfd_jax.agents.presets import AGENTS
 from bqfd_jax.files import FileError, read_json, write_json
+from bqfd_jax.runs.config import NOT_FOR_CLONES
 from bqfd_jax.runs.errors import UsageError
 
 SWEEP_FILE = "sweep.json"
@@ -60,35 +61,69 @@ def grid(
 
     Args:
       titles: games or environments.
-      agents: keys of `AGENTS`.
+      agents: keys of `AGENTS`, with options of their own if need be: `dqn:demo=none`.
       seeds: the same for all.
-      options: name -> values.  One that belongs to an agent (`bqfd.eta`) leaves the others alone.
+      options: name -> values.  One that belongs to an agent (`bqfd.eta`), or that an agent has no
+        use for, leaves the others or that one alone; what an agent sets itself stays so.
     """
     checks.distinct(games=titles, agents=agents)
-    for agent in agents:
-        checks.one_of(AGENTS, agents=agent)
-    chosen = {name.replace("-", "_"): values for name, values in (options or {}).items()}
+    chosen = {_underscored(name): values for name, values in (options or {}).items()}
     for name, values in chosen.items():
         checks.distinct(**{f"--set {name}": values})
     cells = []
-    for title, agent in itertools.product(titles, agents):
-        own = {name: values for name, values in chosen.items() if _concerns(name, agent)}
-        for values in itertools.product(*own.values()):
-            settings = tuple(zip(own, values, strict=True))
-            cells += [Cell(title, agent, seed, settings) for seed in seeds]
-    _check_folders(cells)
+    for title, (agent, own) in itertools.product(titles, map(parse_agent, agents)):
+        settings = {name: (value,) for name, value in own.items()}
+        settings |= {
+            name: values
+            for name, values in chosen.items()
+            if name not in own and _concerns(name, agent)
+        }
+        for values in itertools.product(*settings.values()):
+            set_to = tuple(zip(settings, values, strict=True))
+            cells += [Cell(title, agent, seed, set_to) for seed in seeds]
+    _check_apart(cells)
     return cells
+
+
+def parse_agent(text: str) -> tuple[str, dict[str, str]]:
+    """`dqn:demo=none,hidden=128` as an agent and its own options; raises `UsageError`."""
+    agent, colon, listed = text.partition(":")
+    checks.one_of(AGENTS, agents=agent)
+    own: dict[str, str] = {}
+    for part in listed.split(",") if colon else ():
+        name, equals, value = part.partition("=")
+        name = _underscored(name.removeprefix("--"))
+        if not (name and equals and value):
+            example = f"{agent}:demo=none,hidden=128"
+            raise UsageError(f"--agents {text}: give names and single values, as in {example}")
+        if name in own:
+            raise UsageError(f"--agents {text}: {name} is given twice")
+        if not _concerns(name, agent):
+            raise UsageError(f"--agents {text}: {agent} has no use for {name}")
+        own[name] = value
+    return agent, own
+
+
+def _underscored(option: str) -> str:
+    return option.replace("-", "_")
 
 
 def _concerns(option: str, agent: str) -> bool:
     owner = option.partition(".")[0]
+    if agent == "clone" and option in NOT_FOR_CLONES:
+        return False
     return owner not in AGENTS or owner == agent
 
 
-def _check_folders(cells: Sequence[Cell]) -> None:
-    found: dict[Path, Cell] = {}
+def _check_apart(cells: Sequence[Cell]) -> None:
+    runs: set[tuple[object, ...]] = set()
+    folders: dict[Path, Cell] = {}
     for cell in cells:
-        other = found.setdefault(cell.folder, cell)
+        run = (cell.title, cell.agent, cell.seed, frozenset(cell.options))
+        if run in runs:
+            raise UsageError(f"{cell.name} is asked for twice, by --agents or --set")
+        runs.add(run)
+        other = folders.setdefault(cell.folder, cell)
         if other != cell:
             raise UsageError(
                 f"{other.name} and {cell.name} would share the folder {cell.folder}; sweep them "
