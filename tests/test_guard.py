@@ -1,5 +1,6 @@
 """Games that wait to be started: what is seen as standing still, and what is done about it."""
 
+import itertools
 import types
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from helpers import CountingEnvironment
 
 import bqfd_jax
+from bqfd_jax import demos
 from bqfd_jax.envs import ale, atari
 from bqfd_jax.envs.guard import Guard, start_of
 from bqfd_jax.envs.pools import Pool, RunsOfPool
@@ -15,6 +17,7 @@ from bqfd_jax.runs.report import counted
 from bqfd_jax.training.evaluate import play
 
 START = (7, 8)
+UNUSED = np.zeros((0, 0))  # memory, where pictures are watched
 
 
 def shown(*pictures, first=(), last=()):
@@ -31,7 +34,7 @@ def taken(guard, steps):
     """What is done in the first lane after each step, if 0 is asked for."""
     found = []
     for step in steps:
-        guard.see(step)
+        guard.see(step, UNUSED)
         found.append(int(guard.replace(np.zeros(len(step.is_first), np.int32))[0]))
     return found
 
@@ -65,10 +68,19 @@ def test_what_starts_a_game_ends_with_the_episode():
 def test_lanes_are_watched_apart_and_actions_are_not_written_into():
     guard = Guard(START, 3, after=2)
     for t in range(3):
-        guard.see(shown(5, t, 6))
+        guard.see(shown(5, t, 6), UNUSED)
     asked = np.array([1, 2, 3])
     assert guard.replace(asked).tolist() == [7, 2, 7]
     assert asked.tolist() == [1, 2, 3]
+
+
+def test_cells_of_the_memory_are_watched_instead_of_the_picture():
+    guard = Guard((7,), 2, after=3, cells=(1, 3))
+    for t in range(4):
+        # In the first lane all but the two cells changes, in the second only one of them.
+        memory = np.array([[t, 5, t, 6], [9, 5, 9, t]])
+        guard.see(shown(t, 0), memory)
+    assert guard.replace(np.array([0, 0])).tolist() == [7, 0]
 
 
 def check_start(*games):
@@ -120,6 +132,24 @@ def test_video_pinball_launches_its_ball():
         launched[fire_after] = play(env, idle, max_steps=150).scores
     assert (launched[0] == 0).all()
     assert (launched[30] > 0).all()
+
+
+def test_video_pinball_launches_its_ball_although_the_flippers_move():
+    env = atari.Atari("VideoPinball", num_lanes=2, fire_after=30)
+    up, time = 2, itertools.count()
+    moving = play(env, lambda step: np.full(2, up * (next(time) // 4 % 2)), max_steps=150)
+    assert (moving.scores > 0).all()
+
+
+@pytest.mark.parametrize("name", ["default", "search"])
+def test_a_ball_in_play_is_never_taken_for_one_that_waits(name):
+    demonstration = demos.load_named("VideoPinball", name)
+    env = demos.playback.new_emulator(demonstration, fire_after=30)
+    step, launched = env.reset(), False
+    for action in demonstration.actions[:1_000]:
+        launched |= bool(step.score_reward[0])
+        step = env.step(action[None])
+        assert not launched or step.action[0] == action
 
 
 def test_a_game_without_fire_is_left_alone():

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bqfd_jax import checks, extras
-from bqfd_jax.envs.guard import Guard, start_of
+from bqfd_jax.envs.guard import Guard, cells_of, start_of
 from bqfd_jax.envs.host import checked_actions
 from bqfd_jax.types import HostStep
 
@@ -160,8 +160,8 @@ class Atari:
           life_loss_is_terminal: losing a life is discount 0.
           noop_max: an episode begins with 1 to that many no-ops.
           max_episode_steps: agent steps after which an episode is truncated.
-          fire_after: unchanged frames after which a game is started by FIRE, whatever is asked for;
-            0: never.  See `guard`.
+          fire_after: steps without a change after which a game is started by FIRE, whatever is
+            asked for; 0: never.  See `guard`.
           num_threads: that step the emulators; 0 leaves it to envpool.
           render: `render` will be called.
         """
@@ -195,6 +195,7 @@ class Atari:
         )
         self.num_actions = int(self._pool.action_space.n)
         self._previous: HostStep | None = None
+        self._memory: np.ndarray | None = None  # [L, 128] uint8, the consoles' after that step
 
     def reset(self) -> HostStep:
         """Begins a new episode in every lane."""
@@ -223,13 +224,13 @@ class Atari:
             action=None if self._guard is None else np.zeros(1, np.int32),
         )
         if self._guard is not None:
-            self._guard.see(self._previous)
+            self._guard.see(self._previous, self._memory)
         return self._previous
 
     def _new_guard(self) -> Guard | None:
         if not self._start:
             return None
-        return Guard(self._start, self.num_lanes, self._fire_after)
+        return Guard(self._start, self.num_lanes, self._fire_after, cells_of(self.name))
 
     def step(self, actions: np.ndarray) -> HostStep:
         """Takes one action per lane, `[L]` integers; ignored in lanes whose episode has ended."""
@@ -283,6 +284,7 @@ class Atari:
             lives=lives,
             action=None if self._guard is None else action,
         )
+        self._memory = info["ram"]
         if self._guard is not None:
-            self._guard.see(self._previous)
+            self._guard.see(self._previous, self._memory)
         return self._previous

@@ -20,6 +20,8 @@ _FIRE_FIRST = frozenset({"Backgammon", "VideoCheckers"})
 _FIRE, _DOWN = 1, 5  # of VideoPinball's nine actions
 # What starts a game that FIRE alone does not: here the plunger is drawn, then released.
 _STARTS = {"VideoPinball": (_DOWN,) * 8 + (_FIRE,)}
+# Where pictures change while a game waits, what of the console's memory does not.
+_CELLS = {"VideoPinball": (67, 68)}  # the ball's place; flippers move whether it waits or not
 
 
 def start_of(game: str) -> tuple[int, ...]:
@@ -27,6 +29,11 @@ def start_of(game: str) -> tuple[int, ...]:
     if game in _WITHOUT_FIRE:
         return ()
     return _STARTS.get(game, (0 if game in _FIRE_FIRST else 1,))
+
+
+def cells_of(game: str) -> tuple[int, ...]:
+    """Cells of the console's memory by which a game stands still; none: it is the picture."""
+    return _CELLS.get(game, ())
 
 
 class Guard:
@@ -39,22 +46,30 @@ class Guard:
       start: actions that start a game, one per step.
       num_lanes: games side by side.
       after: unchanged frames until it is done.
+      cells: of the console's memory, which are watched instead of frames; none: frames are.
     """
 
-    def __init__(self, start: tuple[int, ...], num_lanes: int, after: int = FIRE_AFTER):
-        self._start, self._after = np.array(start, np.int32), after
-        self._before: list[np.ndarray] = []  # the last two frames, each [L, *frame_shape]
-        self._unchanged = np.zeros(num_lanes, np.int64)  # [L], frames in a row
+    def __init__(
+        self,
+        start: tuple[int, ...],
+        num_lanes: int,
+        after: int = FIRE_AFTER,
+        cells: tuple[int, ...] = (),
+    ):
+        self._start, self._after, self._cells = np.array(start, np.int32), after, list(cells)
+        self._before: list[np.ndarray] = []  # what was watched in the last two steps, each [L, ...]
+        self._unchanged = np.zeros(num_lanes, np.int64)  # [L], steps in a row
         self._at = np.full(num_lanes, len(start))  # [L], next of `start`; past its end: none
 
-    def see(self, step: HostStep) -> None:
-        """Takes the newest frames into account."""
+    def see(self, step: HostStep, memory: np.ndarray) -> None:
+        """Takes the newest step into account, and the console's memory `[L, 128]` after it."""
+        watched = memory[:, self._cells] if self._cells else step.frame
         same = np.zeros(len(self._unchanged), bool)
         for before in self._before:
-            same |= (step.frame == before).reshape(len(same), -1).all(axis=1)
+            same |= (watched == before).reshape(len(same), -1).all(axis=1)
         self._unchanged = np.where(same & ~step.is_first, self._unchanged + 1, 0)
         self._at[step.is_first | step.is_last] = len(self._start)
-        self._before = [*self._before[-1:], step.frame]
+        self._before = [*self._before[-1:], watched]
         begins = (self._unchanged >= self._after) & (self._at == len(self._start)) & ~step.is_last
         self._at[begins], self._unchanged[begins] = 0, 0
 
