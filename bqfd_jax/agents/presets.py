@@ -1,9 +1,9 @@
 """The one table of agents, and the presets: hyper-parameters that were chosen for a kind of task.
 
-`laptop` is for 200,000 steps of an Atari game on a CPU, `100k` for learning more often from half
-as many, `accelerator` for that with a large network, `paper` has the paper's numbers for tens of
-millions of steps, `small` is for vectors and small images, `deep_sea` for DeepSea of any size,
-`minatar` for MinAtar's games.
+`laptop` is for 400,000 steps of an Atari game on a CPU, `100k` for learning more often from a
+quarter of them, `accelerator` for that with a large network, `paper` has the paper's numbers for
+tens of millions of steps, `small` is for vectors and small images, `deep_sea` for DeepSea of any
+size, `minatar` for MinAtar's games.
 A preset holds for every environment of its kind; only the paper's depends a little on the game.
 """
 

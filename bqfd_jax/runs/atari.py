@@ -52,7 +52,7 @@ class AtariConfig(RunConfig):
     demo: tuple[str, ...] = ("default",)
     """The demonstrations, one or several: `default`, `strong`, `weak` or `search` from the package,
     paths of files; or `none`."""
-    steps: int = 200_000
+    steps: int = 400_000
     envs: int = 32
     update_period: float = 8
     learning_starts: int = 2_000
@@ -61,7 +61,7 @@ class AtariConfig(RunConfig):
     eval_max_steps: int = 4_500
     """Agent steps after which an evaluation episode is cut (900 are a minute of play)."""
     final_steps: int = 40_000
-    checkpoint_period: int = 40_000
+    checkpoint_period: int = 100_000
     log_period: int = 2_000
     log_rewards: bool = True
     """Learn from sign(r) log(1 + |r|) instead of the game's reward r. Scores are always r."""
