@@ -335,6 +335,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step(tmp_path, ru
             "--agents is 'bqfd bqfd', but must be",
         ),
         (["--bqfd.gamma", "1.5"], "gamma is 1.5"),
+        (["--bqfd.reset-period", "5"], "--bqfd.reset-period is 5, but must be 0 here"),
         (["--resume"], "--out"),
         (
             ["--resume", "--out", "runs/there-is-no-such-run"],

@@ -68,6 +68,8 @@ def test_options_are_read_and_nonsense_is_refused():
             parse_options([text])
     with pytest.raises(UsageError, match="twice"):
         parse_options(["a=1", "a=2"])
+    with pytest.raises(UsageError, match="--set eval_period is given twice"):
+        parse_options(["eval-period=1", "eval_period=2"])
 
 
 def test_the_arguments_are_those_of_the_single_command():

@@ -59,3 +59,5 @@ def test_what_cannot_be_meant_is_named(run_here):
     assert "--trajectories is 0, but must be at least 1" in text
     with pytest.raises(OptionError, match=r"bqfd\.learn_eta is False, but must be True"):
         dataclasses.replace(TINY, bqfd=BqfdConfig()).check()
+    code, text = run_here(main, "--bqfd.reset-period", "5")
+    assert (code, "--bqfd.reset-period is 5, but must be 0 here" in text) == (2, True)

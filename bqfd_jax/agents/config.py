@@ -63,7 +63,8 @@ class AgentConfig:
     """Learn h(Q), h(x) = sign(x) (sqrt(|x| + 1) - 1) + x / 100, instead of Q: large values come
     closer to small ones, so that one learning rate and one eta suit more games."""
     reset_period: int = 0
-    """Updates, pre-training apart, after which the network is made partly anew; 0: never."""
+    """Updates, pre-training apart, after which the network is made partly anew, as long as half as
+    many are left; 0: never."""
     reset_share: float = 0.5
     """How far its torso is then moved to a new one; its head is new altogether."""
 

@@ -174,8 +174,6 @@ _OFTEN_RUN = {
     "100k": _FEW_STEPS | {"torso": "overlap"},
     "accelerator": _FEW_STEPS | {"torso": "impala"},
 }
-
-
 # Eight times as many rows are drawn per step as in `laptop`: the expert is listened to for as many
 # steps.
 _OFTEN_BQFD = {"visits_per_draw": 1 / 8}
@@ -345,7 +343,7 @@ _OPTIONS: dict[str, Callable[[str, int | None, str | None], dict[str, Any]]] = {
     "laptop": _laptop,
     "100k": _often,
     "paper": _paper,
-    # What an accelerator adds is in the run's options: a larger network, more updates.
+    # What an accelerator adds is in the run's options: a larger network.
     "accelerator": _often,
     "small": _small,
     "deep_sea": _deep_sea,

@@ -110,7 +110,7 @@ class AgentsConfig(GridConfig):
         checks.at_least(1, hidden=self.hidden)
         checks.require(min(self.torso, default=0) >= 1, "torso", self.torso, "widths of at least 1")
         for name in PRESET:
-            on_device.check_no_resets(getattr(self, name).reset_period)
+            on_device.check_no_resets(getattr(self, name).reset_period, f"{name}.reset_period")
 
 
 def make_training(

@@ -99,10 +99,10 @@ def make_trainer(
     )
 
 
-def check_no_resets(reset_period: int) -> None:
+def check_no_resets(reset_period: int, name: str = "reset_period") -> None:
     """Raises `OptionError` if resets are wanted: in a scan, every update would pay for them."""
     expected = "0 here: networks are reset only beside host environments (Atari, gymnasium)"
-    checks.require(reset_period == 0, "reset_period", reset_period, expected)
+    checks.require(reset_period == 0, name, reset_period, expected)
 
 
 def init(

@@ -56,6 +56,8 @@ def ours(work: Work) -> Run:
         dqn=agent,
         torso="nature",
         hidden=256,
+        # Nobody else's streams are standardised.
+        layer_norm=False,
         envs=work.games,
         update_period=work.update_period,
         learning_starts=0,

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from bqfd_jax import checks
 from bqfd_jax.agents import BqfdConfig, EnsembleBqfdConfig
 from bqfd_jax.runs.deep_sea import PRESET, GridConfig
+from bqfd_jax.training import on_device
 
 _LEARNING = {
     name: dataclasses.replace(config, learn_eta=True)
@@ -44,6 +45,6 @@ class Config(GridConfig):
         checks.require(min(self.torso, default=0) >= 1, "torso", self.torso, "widths of at least 1")
         checks.distinct(agents=self.agents)
         for name in self.agents:
-            checks.require(
-                getattr(self, name).learn_eta, f"{name}.learn_eta", False, "True: it is the subject"
-            )
+            options = getattr(self, name)
+            checks.require(options.learn_eta, f"{name}.learn_eta", False, "True: it is the subject")
+            on_device.check_no_resets(options.reset_period, f"{name}.reset_period")

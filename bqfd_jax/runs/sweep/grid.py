@@ -136,7 +136,7 @@ def parse_options(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
-        name = name.removeprefix("--")
+        name = _underscored(name.removeprefix("--"))
         if not (name and equals and values) or "" in values.split(","):
             raise UsageError(f"--set {text}: give a name and values, as in --set bqfd.eta=1,3,10")
         if name in found:
