@@ -137,6 +137,36 @@ def test_an_environment_that_fails_leaves_a_checkpoint(tmp_path, how, message):
     assert max(int(path.name.split("-")[-1]) for path in checkpoints) < 240
 
 
+def test_a_resumed_run_is_reset_when_an_unbroken_one_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(lockstep, "_CHUNK", 1)
+    bqfd = dataclasses.replace(
+        tiny(None).bqfd, reset_period=15, n_step=5, n_step_final=1, n_step_updates=10
+    )
+    of_rows = {}
+    for name in ("unbroken", "stopped"):
+        config, sink = tiny(tmp_path / name, bqfd=bqfd, video=False), Noting()
+        if name == "stopped":
+            # With the 30th update, just after its reset.
+            with pytest.raises(Stopped, match="at step 160"):
+                training.train(config, StopAt(step=160))
+            config = dataclasses.replace(config, resume=True)
+        training.train(config, sink)
+        assert "resets: 2, one every 15 of 50 updates" in "\n".join(sink.lines)
+        check_metrics(tmp_path / name)
+        rows = read_jsonl(tmp_path / name / "metrics.jsonl")
+        of_rows[name] = [row["n_step"] for row in rows if row.get("n_step")]
+    # n begins with 5 after each reset, so its means tell when there was one.
+    assert of_rows["stopped"] == of_rows["unbroken"]
+    assert len(set(of_rows["unbroken"])) > 3
+
+
+def test_a_run_that_is_too_short_for_a_reset_says_so(tmp_path):
+    bqfd, sink = dataclasses.replace(tiny(None).bqfd, reset_period=34), Noting()
+    training.train(tiny(tmp_path / "run", bqfd=bqfd, video=False), sink)
+    said = "resets: none, because 50 updates are too few for one after 34"
+    assert said in "\n".join(sink.lines)
+
+
 def test_an_evaluation_that_failed_is_made_up_for(tmp_path, monkeypatch):
     play = host_run.Evaluator.__call__
     failing = {0, 120, 240}

@@ -26,6 +26,7 @@ from bqfd_jax.runs.journal import Journal
 from bqfd_jax.runs.metrics import read_jsonl
 from bqfd_jax.runs.sinks import Sink
 from bqfd_jax.runs.worlds import World, keep_demonstrations
+from bqfd_jax.training import on_host
 from bqfd_jax.training.evaluate import Evaluation
 from bqfd_jax.training.host_checkpoint import network_of
 from bqfd_jax.types import Params
@@ -106,6 +107,7 @@ def describe(job: Job, out: Path, num_seeds: int = 1) -> str:
         f"{_length(config, times)}\n"
         f"  demonstration: {shown}\n"
         f"  replay: {times}{replay.layout.num_rows:,} rows, {replay.num_bytes / 1e9:.2f} GB\n"
+        f"{_describe_resets(config)}"
         f"  device: {devices}{device.device_kind} ({device.platform}); run folder: {out}"
     )
 
@@ -114,6 +116,19 @@ def _length(config: RunConfig, times: str) -> str:
     if config.only_copies:
         return f"at most {config.pretrain_updates:,} updates, and no steps"
     return f"{config.steps:,} agent steps in {times}{config.envs} environments"
+
+
+def _describe_resets(config: RunConfig) -> str:
+    period = config.agent_config.reset_period
+    if not period:
+        return ""
+    total = on_host.updates_due(
+        config.steps, update_period=config.update_period, learning_starts=config.learning_starts
+    )
+    count = on_host.resets_due(total, period=period, total=total)
+    if not count:
+        return f"  resets: none, because {total:,} updates are too few for one after {period:,}\n"
+    return f"  resets: {count}, one every {period:,} of {total:,} updates\n"
 
 
 def _describe_demonstration(demonstration: Demonstration) -> str:
