@@ -90,6 +90,10 @@ def run_options(
     return options
 
 
+# Where an action changes a value little and updates are few, a prior as large as DeepSea's is never
+# unlearnt, and what members disagree about grows with the values (BUILD_NOTES, 128).
+_SMALL_PRIOR = {"prior_scale": 0.02, "mask_probability": 1.0, "weight": "smaller"}
+
 # --- Atari; rewards are logarithmic, and so on the same scale in all games ---
 
 # Games begin alike, so a clone does best that knows its demonstration by heart: what foretells
@@ -122,7 +126,7 @@ _LAPTOP_BQFD = {
 }
 _LAPTOP_OWN = {
     "bqfd": _LAPTOP_BQFD,
-    "ensemble_bqfd": _LAPTOP_BQFD,
+    "ensemble_bqfd": _LAPTOP_BQFD | _SMALL_PRIOR,
     "dqfd": {},
     "dqn": {
         "exploration": "ez",
@@ -225,7 +229,7 @@ _SMALL = {
 _SMALL_BQFD = {"pretrain_updates": 1_000, "correct_all_actions": True}
 _SMALL_OWN = {
     "bqfd": _SMALL_BQFD,
-    "ensemble_bqfd": _SMALL_BQFD,
+    "ensemble_bqfd": _SMALL_BQFD | _SMALL_PRIOR,
     "dqfd": {"pretrain_updates": 1_000},
     "dqn": {},
     "bootstrapped": {"ensemble_size": 5},
@@ -281,7 +285,7 @@ _MINATAR = {
 _MINATAR_BQFD = {"pretrain_updates": 1_000, "correct_all_actions": True}
 _MINATAR_OWN = {
     "bqfd": _MINATAR_BQFD,
-    "ensemble_bqfd": _MINATAR_BQFD,
+    "ensemble_bqfd": _MINATAR_BQFD | _SMALL_PRIOR,
     # With 1 it never gets away from a bad demonstration.
     "dqfd": {"pretrain_updates": 1_000, "margin_weight": 0.3},
     "dqn": {},
