@@ -1061,6 +1061,9 @@ def test_bounds_that_depend_on_other_fields_name_them():
         configure(BqfdConfig, correction_steps=3, n_step=2)
     with pytest.raises(ValueError, match=r"correction_steps is 3, .*n_step_final \(2\)"):
         configure(BqfdConfig, correction_steps=3, n_step=9, n_step_final=2)
+    for weight in ("ensemble", "smaller"):
+        with pytest.raises(ValueError, match="ensemble_size is 1, but must be at least 2"):
+            configure(BqfdConfig, weight=weight)
 
 
 def test_an_agent_and_its_replay_must_agree():

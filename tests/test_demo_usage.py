@@ -85,7 +85,8 @@ def test_sizes_that_are_not_those_of_the_rows_are_refused():
         usage({"mine": 2}, BqfdConfig(), state, visits(state))
 
 
-def test_what_was_learnt_of_each_demonstration_is_told():
+@pytest.mark.parametrize("weight", ["ensemble", "smaller"])
+def test_what_was_learnt_of_each_demonstration_is_told(weight):
     state = filled_replay()[1]
     trust = Trust(
         ends=jnp.array([3, 6]),
@@ -94,7 +95,7 @@ def test_what_was_learnt_of_each_demonstration_is_told():
         initial=jnp.float32(1e3),
     )
     rows = demo_usage.demo_rows(learner(trust), state, 6)
-    config = EnsembleBqfdConfig(learn_eta=True)
+    config = EnsembleBqfdConfig(learn_eta=True, weight=weight)
     assert demo_usage.usage(SIZES, config, rows, visits(state)) == pytest.approx(
         {
             "demo/mine/ensemble_weight": 0.1,

@@ -140,9 +140,11 @@ EXPECTED["100k"] = {
 EXPECTED["100k"]["bqfd"] |= {"visits_per_draw": 0.125}
 EXPECTED["accelerator"] = dict(EXPECTED["100k"])
 
-# Ensemble BQfD has BQfD's hyper-parameters, and a default of its own for what BQfD does not have.
-for of_agents in EXPECTED.values():
-    of_agents["ensemble_bqfd"] = of_agents["bqfd"]
+# Ensemble BQfD has BQfD's hyper-parameters, and of its own only what differs from DeepSea's.
+SMALL_PRIOR = {"prior_scale": 0.02, "mask_probability": 1.0, "weight": "smaller"}
+for preset, of_agents in EXPECTED.items():
+    own = {} if preset in ("paper", "deep_sea") else SMALL_PRIOR
+    of_agents["ensemble_bqfd"] = of_agents["bqfd"] | own
 
 
 def test_the_table_of_agents():

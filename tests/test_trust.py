@@ -102,6 +102,20 @@ def test_the_weight_begins_at_the_priors_variance_whatever_the_scale(rewards):
     assert 0.2 < weight.mean() <= 0.6
 
 
+@pytest.mark.parametrize(
+    ("weight", "expected"),
+    [("visits", [0.48, 0.12]), ("ensemble", [0.15, 0.6]), ("smaller", [0.15, 0.12])],
+)
+def test_the_smaller_weight_is_each_rows_own(weight, expected):
+    # Visits: 0.6 (16 + 4 n) / (4 + n)^2 for n = 1 and 16.  Members: 0.6 of a variance of 1 and 4,
+    # by an initial one of 4; other actions would give other variances.
+    batch = make_batch(action=[0, 1], path_visit_count=np.array([[1], [16]]))
+    q = jnp.array([[[0.0, 9.0, 9.0], [2.0, -9.0, 5.0]], [[9.0, 0.0, 9.0], [9.0, 4.0, 5.0]]])
+    config = configure(EnsembleBqfdConfig, weight=weight)
+    found = expert_weight(config, batch, q[:, None], known(20, initial=4.0))
+    np.testing.assert_allclose(found, np.array(expected)[:, None], rtol=1e-6)
+
+
 def test_without_demonstrations_nothing_is_set():
     replay, state = filled_replay(demonstrations=False)
     agent = make_agent(NETWORK, configure(EnsembleBqfdConfig), replay)

@@ -124,14 +124,16 @@ def expert_weight(config: BqfdConfig, batch: Batch, q_path: Array, trust: Trust 
 
     What eta is learnt from has weight 0.
     """
-    if config.weight == "visits":
-        weight = visit_weight(config, batch.path_visit_count)
-    else:
+    weights = []
+    if config.weight in ("visits", "smaller"):
+        weights.append(visit_weight(config, batch.path_visit_count))
+    if config.weight in ("ensemble", "smaller"):
         weight_of = functools.partial(
             posterior.ensemble_weight, initial=trust.initial, variance=config.variance
         )
         q_path = jax.lax.stop_gradient(q_path)
-        weight = jax.vmap(jax.vmap(weight_of))(q_path, batch.path_action)
+        weights.append(jax.vmap(jax.vmap(weight_of))(q_path, batch.path_action))
+    weight = functools.reduce(jnp.minimum, weights)
     if config.learn_eta:
         # A demonstration's rows follow each other.
         index = batch.index[:, None] + jnp.arange(weight.shape[1])[None]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, get_args
 from bqfd_jax import checks, schedules
 
 Exploration = Literal["epsilon", "ez"]
-Weight = Literal["visits", "ensemble"]
+Weight = Literal["visits", "ensemble", "smaller"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +171,8 @@ class BqfdConfig(AgentConfig):
     """Factor of a demonstration row's priority at those steps, and after the last."""
     weight: Weight = "visits"
     """What the expert's weight is: the paper's function of how often a row was replayed (visits),
-    or how much the members of an ensemble disagree about the row's value (ensemble)."""
+    how much the members of an ensemble disagree about the row's value (ensemble), or the smaller
+    of the two (smaller)."""
     ensemble_size: int = 1
     """Members; with more than one, each episode follows one of them."""
     mask_probability: float = 0.5
@@ -214,7 +215,7 @@ class BqfdConfig(AgentConfig):
             f"between 1 and {name} ({self.least_n_step})",
         )
         checks.one_of(get_args(Weight), weight=self.weight)
-        least = 2 if self.weight == "ensemble" else 1
+        least = 1 if self.weight == "visits" else 2
         checks.at_least(least, ensemble_size=self.ensemble_size)
         checks.above_up_to(0, 1, mask_probability=self.mask_probability)
         checks.at_least(0, **self._values("prior_scale", "eta_step_size"))

@@ -176,7 +176,7 @@ def describe(config: BqfdConfig, extra: tuple[Trust, ...]) -> dict[str, Array]:
     """Metrics over all demonstrations; each one's own are in `training.demo_usage`."""
     metrics = {}
     for trust in extra:
-        if config.weight == "ensemble":
+        if config.weight != "visits":
             metrics["ensemble_weight"] = jnp.mean(trust.weight)
         if config.learn_eta:
             metrics["eta"] = jnp.exp(jnp.mean(trust.log_eta))

@@ -74,7 +74,7 @@ def usage(
         for name, mean in zip(sizes, sums(weight) / sums(starts), strict=True):
             metrics[f"demo/{name}/visit_weight"] = float(mean)
     for trust in rows.trust:
-        if config.weight == "ensemble":
+        if config.weight != "visits":
             for name, weight in zip(sizes, np.asarray(trust.weight), strict=True):
                 metrics[f"demo/{name}/ensemble_weight"] = float(weight)
         for name, eta in etas(sizes, config, rows).items():
