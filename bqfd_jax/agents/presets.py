@@ -91,8 +91,8 @@ def run_options(
     return options
 
 
-# Where an action changes a value little and updates are few, a prior as large as DeepSea's seems not
-# to be unlearnt, and what members disagree about grows with the values (BUILD_NOTES, 128).
+# Where an action changes a value little and updates are few, a prior as large as DeepSea's seems
+# not to be unlearnt, and what members disagree about grows with the values (BUILD_NOTES, 128).
 _SMALL_PRIOR = {"prior_scale": 0.02, "mask_probability": 1.0, "weight": "smaller"}
 
 # --- Atari; rewards are logarithmic, and so on the same scale in all games ---
