@@ -548,7 +548,7 @@ def test_a_run_is_played_from_its_folder_and_its_policy_files(whole, quick):
     np.testing.assert_array_equal(policy.q_values(frames), run.policy.q_values(frames))
     best = bqfd_jax.load_policy(out / "policy-best.npz")
     np.testing.assert_array_equal(best.q_values(frames), run.best_policy.q_values(frames))
-    made_with = {"torso": "patch", "hidden": 8, "torso_dtype": "float32", "layer_norm": False}
+    made_with = {"torso": "patch", "hidden": 8, "torso_dtype": "float32", "layer_norm": True}
     assert (policy.environment, policy.made_with) == ("Breakout", made_with)
     assert policy.preprocessing
     for shown in (run, policy):
