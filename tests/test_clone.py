@@ -501,7 +501,7 @@ def test_the_config_of_a_command_line():
     config.check()
     stored = json.loads(json.dumps(config.stored()))
     assert type(config).from_stored(stored) == config
-    assert atari.parse(["--game", "Breakout"]).steps == 100_000
+    assert atari.parse(["--game", "Breakout"]).steps == 400_000
     # The paper plays the online network, but a clone's best one is its target.
     paper = atari.parse(["--agent=clone", "--preset", "paper"])
     assert (paper.steps, paper.eval_target) == (0, False)
