@@ -66,7 +66,7 @@ SMALL = {
 SMALL_EPSILON = {"epsilon_steps": (0, 800), "epsilon_values": (1.0, 0.02)}
 MINATAR = SMALL | {"batch_size": 32, "one_step_weight": 0.0, "huber_delta": 1.0}
 # All rows are learnt by heart.
-ATARI_CLONE = {"held_out_every": 0, "shift": 0}
+ATARI_CLONE = {"held_out_every": 0, "shift": 0, "updates": 12_000, "learning_rate": 2e-4}
 EXPECTED = {
     "laptop": {
         "clone": ATARI_CLONE,

@@ -254,8 +254,10 @@ TABLE = {
     "VideoPinball": Hints(
         look=_video_pinball,
         reflex=_launch,
-        # The stick moves a flipper, and with the button it nudges the table.
-        keys=(0, _FIRE, _RIGHT_FIRE, _LEFT_FIRE, _UP_FIRE),
+        # The stick moves the flippers, and with the button it nudges the table, which tilts if that
+        # lasts: nobody does it for a few points.
+        keys=(0, _UP, _RIGHT, _LEFT, _RIGHT_FIRE, _LEFT_FIRE),
+        margin=1.5,
         horizon=26,
         continuations=3,
         # The game counts a ball as lost when the next one is launched.
