@@ -141,9 +141,9 @@ EXPECTED["100k"]["bqfd"] |= {"visits_per_draw": 0.125}
 EXPECTED["accelerator"] = dict(EXPECTED["100k"])
 
 # Ensemble BQfD has BQfD's hyper-parameters, and of its own only what differs from DeepSea's.
-SMALL_PRIOR = {"prior_scale": 0.02, "mask_probability": 1.0, "weight": "smaller"}
+WHOLE_DATA = {"mask_probability": 1.0, "weight": "smaller"}
 for preset, of_agents in EXPECTED.items():
-    own = {} if preset in ("paper", "deep_sea") else SMALL_PRIOR
+    own = {} if preset in ("paper", "deep_sea") else WHOLE_DATA
     of_agents["ensemble_bqfd"] = of_agents["bqfd"] | own
 
 

@@ -44,20 +44,33 @@ def known(*ends, eta=1.0, initial=1.0):
 # ------------------------------------------------------------------------- the scale of the prior
 
 
-def test_returns_set_the_scale_of_values():
+def test_what_a_demonstrated_step_earns():
     rows = make_rows(
         [
-            (0, 0, 1.0, 0.5, "first"),  # 1 + 0.5 x 8
+            (0, 0, 1.0, 0.5, "first"),  # 1 + 0.5 x 8, in 1 + 0.5 steps
             (0, 0, 8.0, 0.0, ""),
             (0, 0, 3.0, 0.5, "first"),  # what follows is unknown
             (0, 0, ABSURD, 0.5, "last"),
             (0, 0, ABSURD, 0.5, "first"),  # no demonstration's
         ]
     )
-    expected = np.sqrt((5.0**2 + 8.0**2 + 3.0**2) / 3)
-    assert trust.value_scale(rows, 4) == pytest.approx(expected, rel=1e-6)
+    returns, steps = 5.0**2 + 8.0**2 + 3.0**2, 1.5**2 + 1.0**2 + 1.0**2
+    assert trust.earned_per_step(rows, 4) == pytest.approx(np.sqrt(returns / steps), rel=1e-6)
     small = rows.replace(reward=0.01 * rows.reward)
-    assert trust.value_scale(small, 3) == 1.0
+    assert trust.earned_per_step(small, 4) == pytest.approx(np.sqrt(3 / steps), rel=1e-6)
+
+
+@pytest.mark.parametrize(("size", "expected"), [(10, 0.3752), (20, 0.2016), (50, 0.09163)])
+def test_the_longer_the_way_to_a_reward_the_smaller_the_prior(size, expected):
+    # One reward of 1 at the end, discounted by 0.99: the return stays and the steps grow.
+    discount = [0.99] * (size - 1) + [0.0]
+    steps = [sum(0.99**k for k in range(left)) for left in range(size, 0, -1)]
+    rows = make_rows(
+        [(0, 0, float(t == size - 1), discount[t], "" if t else "first") for t in range(size)]
+    )
+    found = 2.25 * trust.earned_per_step(rows, size)
+    assert found == pytest.approx(2.25 / np.sqrt(np.mean(np.square(steps))), rel=1e-5)
+    assert found == pytest.approx(expected, rel=1e-3)
 
 
 def prepared(rewards=1.0, **changes):
@@ -79,9 +92,10 @@ def disagreement(params, *states):
 
 def test_priors_disagree_in_the_demonstrations_as_much_as_they_should():
     found = prepared(prior_scale=0.5)
-    # Every state that the demonstrations start from, equally often but for chance; their returns
-    # have a root mean square of 1.31.
-    assert disagreement(found.params, 0, 1, 2, 3, 4) == pytest.approx((0.5 * 1.31) ** 2, rel=0.15)
+    # Every state that the demonstrations start from, equally often but for chance; the root mean
+    # square of their returns is 1.378, and that of their steps 1.820.
+    expected = (0.5 * 1.378 / 1.820) ** 2
+    assert disagreement(found.params, 0, 1, 2, 3, 4) == pytest.approx(expected, rel=0.15)
     scale = {factor: float(prepared(factor).params["prior_scale"]) for factor in (0.01, 1.0, 100.0)}
     assert scale[100.0] == pytest.approx(100 * scale[1.0], rel=1e-4)
     assert 0.5 * scale[1.0] < scale[0.01] < scale[1.0]

@@ -91,9 +91,9 @@ def run_options(
     return options
 
 
-# Where an action changes a value little and updates are few, a prior as large as DeepSea's seems
-# not to be unlearnt, and what members disagree about grows with the values (BUILD_NOTES, 128).
-_SMALL_PRIOR = {"prior_scale": 0.02, "mask_probability": 1.0, "weight": "smaller"}
+# Where episodes are long and updates few, half of the data is too little for a member, and what
+# members disagree about grows with the values (BUILD_NOTES, 128).
+_WHOLE_DATA = {"mask_probability": 1.0, "weight": "smaller"}
 
 # --- Atari; rewards are logarithmic, and so on the same scale in all games ---
 
@@ -139,7 +139,7 @@ _LAPTOP_BQFD = {
 }
 _LAPTOP_OWN = {
     "bqfd": _LAPTOP_BQFD,
-    "ensemble_bqfd": _LAPTOP_BQFD | _SMALL_PRIOR,
+    "ensemble_bqfd": _LAPTOP_BQFD | _WHOLE_DATA,
     "dqfd": {},
     "dqn": {
         "exploration": "ez",
@@ -276,7 +276,7 @@ _SMALL = {
 _SMALL_BQFD = {"pretrain_updates": 1_000, "correct_all_actions": True}
 _SMALL_OWN = {
     "bqfd": _SMALL_BQFD,
-    "ensemble_bqfd": _SMALL_BQFD | _SMALL_PRIOR,
+    "ensemble_bqfd": _SMALL_BQFD | _WHOLE_DATA,
     "dqfd": {"pretrain_updates": 1_000},
     "dqn": {},
     "bootstrapped": {"ensemble_size": 5},
@@ -332,7 +332,7 @@ _MINATAR = {
 _MINATAR_BQFD = {"pretrain_updates": 1_000, "correct_all_actions": True}
 _MINATAR_OWN = {
     "bqfd": _MINATAR_BQFD,
-    "ensemble_bqfd": _MINATAR_BQFD | _SMALL_PRIOR,
+    "ensemble_bqfd": _MINATAR_BQFD | _WHOLE_DATA,
     # With 1 it never gets away from a bad demonstration.
     "dqfd": {"pretrain_updates": 1_000, "margin_weight": 0.3},
     "dqn": {},

@@ -79,7 +79,7 @@ def prepare(
     )
     if config.ensemble_size == 1:
         return learner.replace(extra=(trust,))
-    std = config.prior_scale * value_scale(replay_state.rows, num_rows)
+    std = config.prior_scale * earned_per_step(replay_state.rows, num_rows)
     probes = replay.sample_demonstrations(jax.random.key(_SEED), replay_state, _PROBES)
     params = with_prior_std(network, learner.params, probes.observation, std)
     q = network.apply(params, probes.observation)  # [B, K, A]
@@ -92,11 +92,24 @@ def prepare(
     )
 
 
-def value_scale(rows: Row, num_rows: int) -> Array:
-    """How large values are, `[]`: the root mean square of the first rows' returns, at least 1.
+def earned_per_step(rows: Row, num_rows: int) -> Array:
+    """What a step of the first rows earns, `[]`: returns to go by steps to go, both discounted.
 
-    A demonstration that earns nothing does not tell that there is nothing to earn, hence the 1.
+    Each is a root mean square over the rows.  Returns count as 1 at least: a demonstration that
+    earns nothing does not tell that there is nothing to earn.
     """
+    rows = jax.tree.map(lambda field: field[:num_rows], rows)
+    num_starts = jnp.maximum(jnp.sum(~rows.is_last), 1)
+
+    def size(reward: Array) -> Array:
+        return jnp.sqrt(jnp.sum(jnp.square(_returns(rows, reward))) / num_starts)
+
+    returns, steps = size(rows.reward), size(jnp.ones_like(rows.reward))
+    return jnp.maximum(returns, 1.0) / jnp.maximum(steps, 1.0)
+
+
+def _returns(rows: Row, reward: Array) -> Array:
+    """Discounted sums from each row on, `[T]`; 0 for rows that start no transition."""
 
     def back(after: Array, row: tuple[Array, ...]) -> tuple[Array, Array]:
         reward, discount, is_first, is_last = row
@@ -104,11 +117,8 @@ def value_scale(rows: Row, num_rows: int) -> Array:
         # What comes before the first row is another episode.
         return jnp.where(is_first, 0.0, here), here
 
-    fields = (rows.reward, rows.discount, rows.is_first, rows.is_last)
-    fields = tuple(field[:num_rows] for field in fields)
-    _, returns = jax.lax.scan(back, jnp.float32(0), fields, reverse=True)
-    mean_square = jnp.sum(jnp.square(returns)) / jnp.maximum(jnp.sum(~fields[-1]), 1)
-    return jnp.maximum(jnp.sqrt(mean_square), 1.0)
+    fields = (reward, rows.discount, rows.is_first, rows.is_last)
+    return jax.lax.scan(back, jnp.float32(0), fields, reverse=True)[1]
 
 
 def with_prior_std(network: Network, params: Params, observation: Array, std: Array) -> Params:
