@@ -177,7 +177,7 @@ class BqfdConfig(AgentConfig):
     """Members; with more than one, each episode follows one of them."""
     mask_probability: float = 0.5
     """Share of its own rows that each member learns from; demonstrations are shown to all."""
-    prior_scale: float = 2.25
+    prior_scale: float = 1.2
     """How much members differ at first, as a multiple of what a demonstrated step earns."""
     learn_eta: bool = False
     """Learn an eta of each demonstration, by a tenth of its rows that corrects nothing."""
