@@ -25,6 +25,7 @@ _FINE_PRINT = (
     *("weight_from_target", "stop_correction_gradient", "correction_steps", "n_step_zeta"),
     *("mask_probability", "eta_step_size", "eta_bounds", "max_gradient_norm", "demo_rows"),
     *("visits_per_draw", "act_with_target", "squash_values", "layer_norm"),
+    *("zero_values", "in_steps"),
     *("n_step_final", "n_step_updates", "reset_period", "reset_share"),
     *("torso_dtype", "torso_width", "keep_checkpoints"),
 )

@@ -217,12 +217,14 @@ def test_older_runs_go_on_without_what_presets_have_since():
     config = AtariConfig.of("accelerator")
     assert AtariConfig.from_stored(config.stored()) == config
     stored = config.stored()
-    newer = ("reset_period", "n_step_final", "act_with_target", "squash_values")
+    newer = ("reset_period", "n_step_final", "act_with_target", "squash_values", "in_steps")
     for name in newer:
         assert stored["bqfd"].pop(name)
     assert stored.pop("layer_norm")
+    assert stored.pop("zero_values")
     back = AtariConfig.from_stored(stored)
-    assert not any([back.layer_norm, *(getattr(back.bqfd, name) for name in newer)])
+    assert not any([back.layer_norm, back.zero_values])
+    assert not any(getattr(back.bqfd, name) for name in newer)
     assert back.bqfd.n_step == 10
 
 

@@ -152,6 +152,29 @@ def test_streams_are_standardised_each_on_its_own():
     np.testing.assert_allclose(q, value + advantage - advantage.mean(1, keepdims=True), atol=1e-4)
 
 
+@pytest.mark.parametrize("size", [None, 3])
+def test_values_of_a_new_network_can_begin_at_zero(size):
+    seen = jax.random.randint(jax.random.key(1), (2, 4, 84, 84), 0, 255).astype(jnp.uint8)
+
+    def q_of(**options):
+        network = networks.atari_network(5, torso="patch", hidden=8, **options)
+        if size:
+            network = networks.prior_ensemble(network, size)
+        params = network.init(jax.random.key(0), seen)
+        own = params | ({"prior_scale": 0.0} if size else {})
+        return network.apply(own, seen), network.apply(params, seen), params
+
+    own, both, params = q_of(zero_values=True)
+    np.testing.assert_array_equal(own, 0.0)
+    drawn, _, drawn_params = q_of()
+    assert np.abs(drawn).min() > 0
+    # Members still differ, by their priors.
+    assert (np.std(both) > 0) == bool(size)
+    # Two kernels differ, those of the last layers.
+    same = jax.tree.map(lambda x, y: bool(np.all(x == y)), params, drawn_params)
+    assert jax.tree.leaves(same).count(False) == 2
+
+
 def test_dueling_head_does_not_see_a_constant_in_the_advantages():
     head = networks.DuelingHead(num_actions=3, hidden=5)
     features = normal((4, 6))

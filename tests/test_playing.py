@@ -303,11 +303,24 @@ def test_the_command_says_how_long_it_will_take(tmp_path):
 # --- Hints ---
 
 
-@pytest.mark.parametrize("game", [*sorted(set(hints.TABLE) - {"Breakout"}), "Pong"])
+# Where a ball earns by itself as long as it is in play, a single reward is no reason to move.
+BALL_GAMES = {"Breakout", "VideoPinball"}
+
+
+@pytest.mark.parametrize("game", [*sorted(set(hints.TABLE) - BALL_GAMES), "Pong"])
 def test_a_single_reward_is_never_put_off_for_ever(game):
     # What a pace of waiting costs a reward of the usual size: half of its share of the horizon.
     told = hints.of(game)
     assert told.margin < told.pace / told.horizon / 2
+
+
+@pytest.mark.parametrize("game", sorted(BALL_GAMES))
+def test_a_ball_is_worth_moving_for(game):
+    # A ball that is lost at the very end of what is imagined counts half of its worth.
+    told = hints.of(game)
+    lost = memory(_67=149)  # VideoPinball's, in its lane; in Breakout a life is lost
+    worth = told.life - told.look(ale.Ale(game))(lost)
+    assert 1 < told.margin < worth / 2
 
 
 def test_hints_are_only_for_games_there_are():

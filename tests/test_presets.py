@@ -72,7 +72,9 @@ EXPECTED = {
         "clone": ATARI_CLONE,
         "bqfd": LAPTOP
         | {
-            "variance": 0.2,
+            "in_steps": True,
+            "eta": 0.12,
+            "variance": 125.0,
             "weight_from_target": False,
             "correct_all_actions": True,
             "demo_priority_steps": (0, 40_000),
@@ -192,6 +194,7 @@ def test_options_of_runs():
         "torso": "nature",
         "hidden": 512,
         "layer_norm": False,
+        "zero_values": False,
         "learning_starts": 0,
         "replay_rows": 1_000_000,
         "eval_period": 250_000,
@@ -219,7 +222,8 @@ def test_options_of_runs():
     assert presets.run_options("accelerator") == accelerator
     changes = {"steps": 0, "log_period": 200, "checkpoint_period": 1_000}
     assert presets.run_options("small", agent="clone") == changes
-    changes |= {"eval_temperature": 0.5, "torso": "overlap", "hidden": 256, "layer_norm": False}
+    changes |= {"eval_temperature": 0.5, "torso": "overlap", "hidden": 256}
+    changes |= {"layer_norm": False, "zero_values": False}
     assert presets.run_options("laptop", agent="clone") == changes
     assert presets.run_options("accelerator", agent="clone") == accelerator | changes
     assert presets.run_options("paper", game="Freeway", agent="clone") == paper | changes

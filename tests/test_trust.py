@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,20 +32,21 @@ OBSERVATION = jnp.zeros((1, 1), jnp.int32)
 NETWORK = mlp_network(NUM_STATES, NUM_ACTIONS)
 
 
-def known(*ends, eta=1.0, initial=1.0):
+def known(*ends, eta=1.0, initial=1.0, step_worth=1.0):
     size = len(ends)
     return trust.Trust(
         ends=jnp.array(ends, jnp.int32),
         log_eta=jnp.full(size, jnp.log(eta)),
         weight=jnp.full(size, 0.6),
         initial=jnp.float32(initial),
+        step_worth=jnp.float32(step_worth),
     )
 
 
 # ------------------------------------------------------------------------- the scale of the prior
 
 
-def test_what_a_demonstrated_step_earns():
+def test_what_a_demonstrated_step_is_worth():
     rows = make_rows(
         [
             (0, 0, 1.0, 0.5, "first"),  # 1 + 0.5 x 8, in 1 + 0.5 steps
@@ -55,9 +57,19 @@ def test_what_a_demonstrated_step_earns():
         ]
     )
     returns, steps = 5.0**2 + 8.0**2 + 3.0**2, 1.5**2 + 1.0**2 + 1.0**2
-    assert trust.earned_per_step(rows, 4) == pytest.approx(np.sqrt(returns / steps), rel=1e-6)
+    found = trust.step_worth(BqfdConfig(), rows, 4)
+    assert found == pytest.approx(np.sqrt(returns / steps), rel=1e-6)
     small = rows.replace(reward=0.01 * rows.reward)
-    assert trust.earned_per_step(small, 4) == pytest.approx(np.sqrt(3 / steps), rel=1e-6)
+    found = trust.step_worth(BqfdConfig(), small, 4)
+    assert found == pytest.approx(np.sqrt(3 / steps), rel=1e-6)
+
+
+def test_a_step_adds_less_to_squashed_values():
+    # Returns of 8: h'(8) = 1 / (2 sqrt(8 + 1)) + 1 / 100.
+    rows = make_rows([(0, 0, 8.0, 0.0, "first"), (0, 0, 8.0, 0.0, "first")])
+    assert trust.step_worth(BqfdConfig(), rows, 2) == pytest.approx(8.0, rel=1e-6)
+    squashed = trust.step_worth(BqfdConfig(squash_values=True), rows, 2)
+    assert squashed == pytest.approx(8.0 * (1 / 6 + 0.01), rel=1e-5)
 
 
 @pytest.mark.parametrize(("size", "expected"), [(10, 0.2001), (20, 0.1075), (50, 0.04887)])
@@ -68,7 +80,7 @@ def test_the_longer_the_way_to_a_reward_the_smaller_the_prior(size, expected):
     rows = make_rows(
         [(0, 0, float(t == size - 1), discount[t], "" if t else "first") for t in range(size)]
     )
-    found = 1.2 * trust.earned_per_step(rows, size)
+    found = 1.2 * trust.step_worth(BqfdConfig(), rows, size)
     assert found == pytest.approx(1.2 / np.sqrt(np.mean(np.square(steps))), rel=1e-5)
     assert found == pytest.approx(expected, rel=1e-3)
 
@@ -206,6 +218,38 @@ def test_each_row_is_corrected_by_its_own_demonstrations_eta():
     for row, eta, other in ((0, 0.5, 4.0), (1, 4.0, 0.5)):
         assert loss(row, one, learn_eta=True) == pytest.approx(loss(row, eta=eta), rel=1e-5)
         assert loss(row, eta=eta) != pytest.approx(loss(row, eta=other), rel=1e-2)
+
+
+@pytest.mark.parametrize("all_actions", [True, False])
+def test_values_counted_in_steps(all_actions):
+    # Where a step is worth 4, an eta of 2 per step is 1/2 per reward, and a variance of 0.6
+    # squared steps is 9.6 squared rewards.
+    network = table_network(2, 3)
+    params = {"table": jnp.array([[1.0, 3.0, 2.0], [0.5, 0.25, 0.75]])}
+    batch = make_batch(observation=[0, 1], action=[1, 2], is_expert=np.array([True, False]))
+    options = {"correct_all_actions": all_actions, "n_step_weight": 0.0}
+
+    def loss(config, *told):
+        return jax.value_and_grad(make_loss(network, config), has_aux=True)(
+            params, params, batch, *told
+        )
+
+    (plain, _), gradient = loss(BqfdConfig(eta=0.5, variance=9.6, **options))
+    config = BqfdConfig(eta=2.0, variance=0.6, in_steps=True, **options)
+    (counted, _), counted_gradient = loss(config, known(20, eta=2.0, step_worth=4.0))
+    assert counted == pytest.approx(float(plain), rel=1e-5)
+    chex.assert_trees_all_close(counted_gradient, gradient, rtol=1e-5)
+    # Counted in rewards, it is another loss.
+    assert abs(loss(BqfdConfig(eta=2.0, variance=0.6, **options))[0][0] - plain) > 0.01
+
+
+def test_what_a_step_is_worth_comes_from_the_demonstrations():
+    replay, state = filled_replay()
+    config = configure(BqfdConfig, in_steps=True)
+    agent = make_agent(NETWORK, config, replay)
+    (found,) = agent.prepare(agent.init(KEY, OBSERVATION), state).extra
+    # As in the test of the priors' scale.
+    assert found.step_worth == pytest.approx(1.378 / 1.820, rel=1e-3)
 
 
 def test_members_learn_from_their_share_of_own_rows_and_from_every_demonstration():

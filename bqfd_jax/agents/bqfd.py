@@ -39,6 +39,9 @@ def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
         eta = config.eta
         if config.learn_eta:
             eta = jnp.exp(trust.log_eta)[trust_lib.owner(trust, batch.index)]
+        # Eta is one over a value, and the weight is a variance of values.
+        unit = trust_lib.counted_in(config, trust)
+        believed = {"eta": eta / unit, "weight": weight * unit**2}
         looks = td.lookaheads(network.apply, params, target_params, batch, config)
 
         def one_member(q_path: Array, q_policy: Array, ahead: list) -> tuple[Array, Array]:
@@ -46,7 +49,7 @@ def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
                 look._replace(q_value=value, q_selector=selector)
                 for look, (value, selector) in zip(looks, ahead, strict=True)
             ]
-            return _losses(config, batch, q_path, q_policy, own, weight, eta)
+            return _losses(config, batch, q_path, q_policy, own, **believed)
 
         ahead = [(look.q_value, look.q_selector) for look in looks]
         if is_ensemble:

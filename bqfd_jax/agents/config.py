@@ -146,6 +146,9 @@ class BqfdConfig(AgentConfig):
     """How sharply the expert is taken to prefer better actions."""
     variance: float = 0.6
     """Prior variance of a Q-value: how much the expert is listened to at first."""
+    in_steps: bool = False
+    """Count values by what a demonstrated step earns: eta is divided by it and the variance
+    multiplied by its square, so that one eta and one variance suit rewards of every size."""
     beta: float = 4.0
     """Pseudo-count of the prior: how many visits the expert is listened to."""
     visits_per_draw: float = 1.0
@@ -195,7 +198,7 @@ class BqfdConfig(AgentConfig):
     @property
     def keeps_trust(self) -> bool:
         """Whether it remembers something of each demonstration, see `agents.trust`."""
-        return self.ensemble_size > 1 or self.learn_eta
+        return self.ensemble_size > 1 or self.learn_eta or self.in_steps
 
     def replay_options(self) -> dict[str, Any]:
         """As for all agents, with the path that n-step corrections are made along."""

@@ -70,8 +70,13 @@ def squashed(look: Lookahead) -> Lookahead:
     return look._replace(
         reward=jnp.zeros_like(look.reward),
         discount=jnp.ones_like(look.discount),
-        q_value=rlax.signed_hyperbolic(target, _SQUASH),
+        q_value=squash(target),
     )
+
+
+def squash(value: Array) -> Array:
+    """`h(x) = sign(x) (sqrt(|x| + 1) - 1) + x / 100`, elementwise."""
+    return rlax.signed_hyperbolic(value, _SQUASH)
 
 
 def td_loss(td_error: Array, *, huber_delta: float) -> Array:

@@ -1,6 +1,7 @@
 """How far each demonstration is trusted: its eta, and how much its expert's word still weighs.
 
-`Trust` is what BQfD remembers besides its network if its weight is an ensemble's or eta is learnt.
+`Trust` is what BQfD remembers besides its network if its weight is an ensemble's, if eta is learnt
+or if values are counted in what a demonstrated step earns.
 `prepare` fills it in from the demonstrations, before anything is learnt.  `learn_eta` moves each
 demonstration's eta up the likelihood of rows of it that are held out of the correction: the
 correction makes values explain the labels that it is made of, and so any expert look reliable.
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from bqfd_jax import posterior
+from bqfd_jax.agents import td
 from bqfd_jax.agents.config import BqfdConfig
 from bqfd_jax.networks import Network
 from bqfd_jax.replay import Replay, ReplayState
@@ -35,6 +37,7 @@ class Trust:
     log_eta: Array  # [D] float32
     weight: Array  # [D] float32, running mean of the weights that its rows were drawn with
     initial: Array  # [] float32, the members' variance in the demonstrations before learning
+    step_worth: Array  # [] float32, what a demonstrated step adds to a Q-value
 
 
 def init(config: BqfdConfig) -> Trust:
@@ -44,6 +47,7 @@ def init(config: BqfdConfig) -> Trust:
         log_eta=jnp.full(1, _log(config.eta), jnp.float32),
         weight=jnp.full(1, config.variance, jnp.float32),
         initial=jnp.ones((), jnp.float32),
+        step_worth=jnp.ones((), jnp.float32),
     )
 
 
@@ -55,7 +59,7 @@ def prepare(
     replay_state: ReplayState,
     sizes: Array | None = None,
 ) -> LearnerState:
-    """Sets the scale of the priors, and what they disagree by, from the demonstrations.
+    """Sets what a step is worth, the scale of the priors and what they disagree by.
 
     Args:
       network: of the agent.
@@ -76,10 +80,11 @@ def prepare(
         ends=ends,
         log_eta=jnp.full(ends.shape, _log(config.eta), jnp.float32),
         weight=jnp.full(ends.shape, config.variance, jnp.float32),
+        step_worth=step_worth(config, replay_state.rows, num_rows),
     )
     if config.ensemble_size == 1:
         return learner.replace(extra=(trust,))
-    std = config.prior_scale * earned_per_step(replay_state.rows, num_rows)
+    std = config.prior_scale * trust.step_worth
     probes = replay.sample_demonstrations(jax.random.key(_SEED), replay_state, _PROBES)
     params = with_prior_std(network, learner.params, probes.observation, std)
     q = network.apply(params, probes.observation)  # [B, K, A]
@@ -92,11 +97,12 @@ def prepare(
     )
 
 
-def earned_per_step(rows: Row, num_rows: int) -> Array:
-    """What a step of the first rows earns, `[]`: returns to go by steps to go, both discounted.
+def step_worth(config: BqfdConfig, rows: Row, num_rows: int) -> Array:
+    """What a step of the first rows adds to a Q-value, `[]`: returns to go by steps to go.
 
-    Each is a root mean square over the rows.  Returns count as 1 at least: a demonstration that
-    earns nothing does not tell that there is nothing to earn.
+    Both are discounted, and each is a root mean square over the rows.  Returns count as 1 at least:
+    a demonstration that earns nothing does not tell that there is nothing to earn.  Squashed values
+    grow by less, as the squashing's slope says at the usual return.
     """
     rows = jax.tree.map(lambda field: field[:num_rows], rows)
     num_starts = jnp.maximum(jnp.sum(~rows.is_last), 1)
@@ -104,8 +110,10 @@ def earned_per_step(rows: Row, num_rows: int) -> Array:
     def size(reward: Array) -> Array:
         return jnp.sqrt(jnp.sum(jnp.square(_returns(rows, reward))) / num_starts)
 
-    returns, steps = size(rows.reward), size(jnp.ones_like(rows.reward))
-    return jnp.maximum(returns, 1.0) / jnp.maximum(steps, 1.0)
+    returns = jnp.maximum(size(rows.reward), 1.0)
+    steps = jnp.maximum(size(jnp.ones_like(rows.reward)), 1.0)
+    slope = jax.grad(td.squash)(returns) if config.squash_values else 1.0
+    return slope * returns / steps
 
 
 def _returns(rows: Row, reward: Array) -> Array:
@@ -130,6 +138,11 @@ def with_prior_std(network: Network, params: Params, observation: Array, std: Ar
     prior = q(1.0) - q(0.0)
     found = jnp.sqrt(jnp.mean(jnp.var(prior, axis=1)))
     return params | {"prior_scale": std / jnp.maximum(found, 1e-6)}
+
+
+def counted_in(config: BqfdConfig, trust: Trust | None) -> Array | float:
+    """What eta and the variance are counted in: a step's worth, or values as they are."""
+    return trust.step_worth if config.in_steps and trust is not None else 1.0
 
 
 def owner(trust: Trust, index: Array) -> Array:
@@ -163,7 +176,8 @@ def learn_eta(config: BqfdConfig, trust: Trust, q: Array, batch: Batch) -> Trust
     number = owner(trust, batch.index)
 
     def likelihood(log_eta: Array, q: Array, a: Array) -> Array:
-        return posterior.predictive_log_likelihood(q, a, eta=jnp.exp(log_eta))
+        eta = jnp.exp(log_eta) / counted_in(config, trust)
+        return posterior.predictive_log_likelihood(q, a, eta=eta)
 
     slope = jax.vmap(jax.grad(likelihood))(
         trust.log_eta[number], jax.lax.stop_gradient(q), batch.action

@@ -60,12 +60,14 @@ def atari_network(
     torso: str = "nature",
     torso_dtype: str = "float32",
     layer_norm: bool = False,
+    zero_values: bool = False,
     torso_width: int = 4,
 ) -> Network:
     """The paper's Atari network, Nature's convolutions under a dueling head; or a smaller one.
 
     The torsos `patch` and `overlap` do about a quarter of the work; `hidden` is the width of the
     streams, `torso_dtype` what the torso computes in, and `layer_norm` standardises the streams.
+    With `zero_values` all Q-values of a new network are 0.
     `impala` is for accelerators, and the only one that `torso_width` widens.
     """
     checks.one_of(ATARI_TORSOS, torso=torso)
@@ -73,7 +75,7 @@ def atari_network(
     checks.at_least(1, torso_width=torso_width)
     options = {"width": torso_width} if torso == "impala" else {}
     made = ATARI_TORSOS[torso](dtype=jnp.dtype(torso_dtype), **options)
-    return image_network(made, num_actions, hidden, layer_norm=layer_norm)
+    return image_network(made, num_actions, hidden, layer_norm=layer_norm, zero_values=zero_values)
 
 
 def grid_network(num_actions: int, *, width: int = 64) -> Network:

@@ -1,5 +1,7 @@
 """Heads: from features `[B, F]` to Q-values `[B, A]`, or to those of K members, `[B, K, A]`."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
 import optax
@@ -17,6 +19,7 @@ class DuelingHead(nn.Module):
     num_actions: int
     hidden: int = 256
     layer_norm: bool = False  # see `_streams`
+    zero_values: bool = False  # see `_first_kernel`
     torso_gradient_scale: float = 2**-0.5
 
     @nn.compact
@@ -24,8 +27,9 @@ class DuelingHead(nn.Module):
         x = optax.scale_gradient(features, self.torso_gradient_scale)
         # One wide layer is two streams side by side, and one matrix product instead of two.
         streams = _streams(nn.Dense(2 * self.hidden, name="streams")(x), 1, self.layer_norm)
-        value = nn.Dense(1, name="value")(streams[..., 0, 0, :])
-        advantage = nn.Dense(self.num_actions, name="advantage")(streams[..., 0, 1, :])
+        drawn = {"kernel_init": _first_kernel(self.zero_values)}
+        value = nn.Dense(1, name="value", **drawn)(streams[..., 0, 0, :])
+        advantage = nn.Dense(self.num_actions, name="advantage", **drawn)(streams[..., 0, 1, :])
         return value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
 
 
@@ -36,11 +40,13 @@ class QNetwork(nn.Module):
     num_actions: int
     hidden: int = 256
     layer_norm: bool = False
+    zero_values: bool = False
 
     @nn.compact
     def __call__(self, observation: Array) -> Array:  # noqa: D102
         features = self.torso(observation)
-        return DuelingHead(self.num_actions, self.hidden, self.layer_norm)(features)
+        how = (self.layer_norm, self.zero_values)
+        return DuelingHead(self.num_actions, self.hidden, *how)(features)
 
 
 class DuelingHeads(nn.Module):
@@ -53,6 +59,7 @@ class DuelingHeads(nn.Module):
     size: int
     hidden: int
     layer_norm: bool = False
+    zero_values: bool = False
     torso_gradient_scale: float = 2**-0.5
 
     @nn.compact
@@ -66,7 +73,7 @@ class DuelingHeads(nn.Module):
 
     def _linear(self, name: str, x: Array, outputs: int) -> Array:
         """Each head's own layer, from `[B, K, hidden]` to `[B, K, outputs]`."""
-        drawn = nn.initializers.lecun_normal(batch_axis=(0,))
+        drawn = _first_kernel(self.zero_values, batch_axis=(0,))
         kernel = self.param(f"{name}_kernel", drawn, (self.size, self.hidden, outputs))
         bias = self.param(f"{name}_bias", nn.initializers.zeros, (self.size, outputs))
         return jnp.einsum("bkh,kho->bko", x, kernel) + bias[None]
@@ -80,11 +87,13 @@ class HeadsNetwork(nn.Module):
     size: int
     hidden: int
     layer_norm: bool = False
+    zero_values: bool = False
 
     @nn.compact
     def __call__(self, observation: Array) -> Array:  # noqa: D102
         features = self.torso(observation)
-        return DuelingHeads(self.num_actions, self.size, self.hidden, self.layer_norm)(features)
+        how = (self.layer_norm, self.zero_values)
+        return DuelingHeads(self.num_actions, self.size, self.hidden, *how)(features)
 
 
 def _streams(x: Array, size: int, layer_norm: bool) -> Array:
@@ -95,3 +104,12 @@ def _streams(x: Array, size: int, layer_norm: bool) -> Array:
     """
     x = x.reshape(*x.shape[:-1], size, 2, -1)
     return nn.relu(nn.standardize(x, epsilon=1e-6) if layer_norm else x)
+
+
+def _first_kernel(zero_values: bool, **options: Any) -> nn.initializers.Initializer:
+    """How the last layers begin: at zero, so that all Q-values do, or as layers usually do.
+
+    What a new network says of all states alike is forgotten only as fast as values travel back: by
+    `gamma ** n` each time that the target network has followed.
+    """
+    return nn.initializers.zeros if zero_values else nn.initializers.lecun_normal(**options)

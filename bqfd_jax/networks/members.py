@@ -37,7 +37,12 @@ def from_flax(module: nn.Module) -> Network:
 
 
 def image_network(
-    torso: nn.Module, num_actions: int, hidden: int, *, layer_norm: bool = False
+    torso: nn.Module,
+    num_actions: int,
+    hidden: int,
+    *,
+    layer_norm: bool = False,
+    zero_values: bool = False,
 ) -> Network:
     """A dueling network of images, whose torso the members of an ensemble share.
 
@@ -48,11 +53,11 @@ def image_network(
         coarse = StackedImages(PooledTorso(scale=_scale(torso)))
         width = _head_width(hidden, size)
         return (
-            from_flax(HeadsNetwork(torso, num_actions, size, width, layer_norm)),
+            from_flax(HeadsNetwork(torso, num_actions, size, width, layer_norm, zero_values)),
             from_flax(HeadsNetwork(coarse, num_actions, size, _PRIOR_HIDDEN // 2)),
         )
 
-    network = from_flax(QNetwork(torso, num_actions, hidden, layer_norm))
+    network = from_flax(QNetwork(torso, num_actions, hidden, layer_norm, zero_values))
     return network._replace(members=members)
 
 

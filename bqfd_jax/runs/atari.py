@@ -22,13 +22,14 @@ from bqfd_jax.types import HostEnvironment
 
 _PACKAGED = demos.NAMES
 # What runs did before there were these options, which presets have set since.
-_BEFORE = {"fire_after": 0, "layer_norm": False}
+_BEFORE = {"fire_after": 0, "layer_norm": False, "zero_values": False}
 _BEFORE_OF_AGENTS = {
     "reset_period": 0,
     "n_step_final": 0,
     "act_with_target": False,
     "squash_values": False,
 }
+_BEFORE_OF_ONE = {"bqfd": {"in_steps": False}, "ensemble_bqfd": {"in_steps": False}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +81,9 @@ class AtariConfig(RunConfig):
     hidden: int = 256
     layer_norm: bool = True
     """Standardise the value and advantage streams before their ReLU."""
+    zero_values: bool = True
+    """All values begin at 0, and not at what a new network happens to say. Not for Bootstrapped
+    DQN, whose networks must differ."""
 
     @property
     def title(self) -> str:
@@ -108,7 +112,8 @@ class AtariConfig(RunConfig):
         """A run that was begun before there was some option goes on without it."""
         agent = fields["agent"]
         if agent in fields and agent != "clone":
-            fields = fields | {agent: _BEFORE_OF_AGENTS | fields[agent]}
+            before = _BEFORE_OF_AGENTS | _BEFORE_OF_ONE.get(agent, {})
+            fields = fields | {agent: before | fields[agent]}
         return super().from_stored(_BEFORE | fields)
 
     def check(self) -> None:
@@ -187,7 +192,10 @@ class AtariWorld:
         names = ["torso", "hidden", "torso_dtype", "layer_norm"]
         names += ["torso_width"] if self._config.torso == "impala" else []
         made_with = {name: getattr(self._config, name) for name in names}
-        return MadeNetwork(networks.atari_network(env.num_actions, **made_with), made_with)
+        # Only a new network's: a policy file need not tell.
+        zero_values = self._config.zero_values and self._config.agent != "bootstrapped"
+        network = networks.atari_network(env.num_actions, **made_with, zero_values=zero_values)
+        return MadeNetwork(network, made_with)
 
     def no_film(self) -> None:
         """Every game can be filmed."""
