@@ -133,7 +133,7 @@ _LAPTOP = _ATARI | {
 }
 _LAPTOP_BQFD = {
     # In MsPacman as much as an eta of 3 and a variance of 0.2; in Freeway, where a step earns a
-    # fortieth of that, an eta of 30 and a variance of 0.002 (BUILD_NOTES, 132).
+    # fortieth of that, an eta of 30 and a variance of 0.002 (BUILD_NOTES, 133).
     "in_steps": True,
     "eta": 0.12,
     "variance": 125.0,
