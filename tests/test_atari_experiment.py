@@ -152,8 +152,9 @@ def test_the_folder_has_what_the_readme_promises(whole):
     assert (summary["preset"], summary["steps"], summary["updates"]) == ("laptop", 240, 35)
     assert (summary["demo"]["score"], summary["demo"]["steps"]) == (DEMO_SCORE, DEMO_STEPS)
     assert [e["step"] for e in summary["evaluations"]] == [0, 120, 240]
-    late = summary["evaluations"][1:]
-    assert summary["final"]["mean"] == pytest.approx(np.mean([e["mean"] for e in late]))
+    # Of so short a run the last fifth counts: its last evaluation alone.
+    assert summary["final"]["mean"] == summary["evaluations"][-1]["mean"]
+    assert summary["final"]["evaluations"] == 1
     assert summary["seconds"] > 0
     assert summary["steps_per_second"] == pytest.approx(240 / summary["seconds"], rel=0.02)
     assert summary["peak_memory_gb"] > 0.1
@@ -395,7 +396,7 @@ def test_resuming_with_other_options_shows_the_difference(whole, config):
     with pytest.raises(UsageError) as error:
         train(changed)
     assert "seed: was 0, now 1" in str(error.value)
-    assert "bqfd.eta: was 3.0, now 1.0" in str(error.value)
+    assert "bqfd.eta: was 0.12, now 1.0" in str(error.value)
 
 
 @pytest.mark.parametrize(
