@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from report_runs import write_run
 
+from bqfd_jax.runs import folder
 from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.page import numbers, tables
 from bqfd_jax.runs.page.collect import Entry, collect
@@ -256,6 +257,21 @@ def test_results_alone_are_enough(tmp_path):
     found = write([tmp_path], tmp_path / "out")
     assert [e.state for e in found.entries] == ["done"]
     assert "Learning curves of Freeway" in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_a_report_counts_as_finished_what_a_sweep_does(tmp_path):
+    run = tmp_path / "a"
+    write_run(run)
+    assert folder.is_finished(run)
+    (run / "metrics.jsonl").unlink()
+    assert not folder.is_finished(run)
+    (found,) = collect([tmp_path]).entries
+    assert (found.state, found.summary) == ("failed", None)
+    assert "put the file back, or move the folder away" in found.why
+    # With a checkpoint it comes back: a sweep goes on with the run.
+    (run / "checkpoints" / "000000-step-1000").mkdir(parents=True)
+    (found,) = collect([tmp_path]).entries
+    assert (found.state, found.summary, found.why) == ("unfinished", None, "")
 
 
 def test_evaluations_are_in_order_and_those_that_are_no_numbers_left_out(tmp_path):

@@ -42,6 +42,7 @@ def finish(config, sink):
     assert not config.resume
     begin(config)
     sink.say("trained")
+    (config.out / "metrics.jsonl").write_text('{"step": 100}\n')
     (config.out / "summary.json").write_text("{}")
 
 
@@ -60,6 +61,38 @@ def test_what_lies_there_must_be_the_same_run(task):
     outcome = attempt(task, lambda *_: pytest.fail("begun"))
     assert outcome.state == "failed"
     assert "hidden: was 9, now 64" in outcome.why
+
+
+def lose_metrics(task):
+    attempt(task, finish)
+    (task.config.out / "metrics.jsonl").unlink()
+
+
+def test_lost_metrics_come_back_from_a_checkpoint(task):
+    lose_metrics(task)
+    (task.config.out / "checkpoints" / "000000-step-100").mkdir(parents=True)
+    assert not is_finished(task.config)
+
+    def go_on(config, sink):
+        assert config.resume
+        (config.out / "metrics.jsonl").write_text('{"step": 100}\n')
+
+    assert attempt(task, go_on) == Outcome("done")
+    assert is_finished(task.config)
+
+
+def test_what_is_left_of_a_run_is_not_trained_over(task):
+    lose_metrics(task)
+    before = {path.name: path.read_bytes() for path in task.config.out.iterdir()}
+    for _ in range(2):
+        outcome = attempt(task, lambda *_: pytest.fail("trained over it"))
+        # Neither busy nor stopped, which would be tried again and again.
+        assert outcome.state == "failed"
+        assert "without its metrics.jsonl" in outcome.why
+        assert "put the file back, or move the folder away" in outcome.why
+    assert {path.name: path.read_bytes() for path in task.config.out.iterdir()} == before
+    (task.config.out / "metrics.jsonl").write_text('{"step": 100}\n')
+    assert attempt(task, lambda *_: pytest.fail("again")) == Outcome("done")
 
 
 def test_what_was_begun_is_resumed(task):
@@ -203,7 +236,14 @@ def test_a_status_is_read_from_the_runs_own_files(tmp_path):
     (logs / "failed.json").write_text('{"why": "a reason"}')
     assert (now("another").state, now("another").why) == ("failed", "a reason")
     (run / "summary.json").write_text("{}")
+    # What a run is, its config says.
+    assert now("another").state == "failed"
+    (run / "config.json").write_text("{}")
     assert now("another").state == "done"
+    (logs / "failed.json").unlink()
+    (run / "metrics.jsonl").unlink()
+    assert now("another").state == "failed"
+    assert "put the file back" in now("another").why
 
 
 def test_the_table_puts_what_matters_first_and_counts_the_rest():
@@ -423,6 +463,16 @@ def test_one_cell_is_run_by_its_number_and_once(tmp_path, run_here):
     assert (code, "is finished already" in text) == (0, True)
     code, text = run_here(lambda: report([str(out), "--out", str(tmp_path / "report")]))
     assert (code, "(1 of 2 seeds)" in text) == (0, True)
+    # With less than these it is said of what is left, in words, and it stays as it is.
+    kept, summary = (run / "metrics.jsonl").read_bytes(), (run / "summary.json").read_bytes()
+    (run / "metrics.jsonl").unlink()
+    code, text = run_here(lambda: sweep([*options, "--index", "1"]))
+    assert (code, "finished run without its metrics.jsonl" in text) == (2, True)
+    code, text = run_here(lambda: sweep([*options, "--list"]))
+    assert text.strip().splitlines()[1].split()[:2] == ["1", "failed"]
+    assert (run / "summary.json").read_bytes() == summary
+    assert not (run / "metrics.jsonl").exists()
+    (run / "metrics.jsonl").write_bytes(kept)
     # One that cannot work says so, there and in a report.
     code, text = run_here(lambda: sweep([*options, "--index", "0", "--eval-episodes", "5000"]))
     assert (code, "must be at most 1000" in text) == (2, True)

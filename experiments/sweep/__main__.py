@@ -137,7 +137,7 @@ def _is_done(run: RunConfig) -> bool:
     try:
         return is_finished(run)
     except UsageError:
-        # Another run lies there: its worker says so, and the others go on.
+        # Another run lies there, or too little of this one: its worker says so, others go on.
         return False
 
 
