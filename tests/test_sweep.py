@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import signal
+import sys
 import time
 
 import pytest
@@ -19,6 +20,7 @@ from bqfd_jax.runs.sweep import needs, on_ray
 from bqfd_jax.runs.sweep.cell import Outcome, Task, attempt, attempts_of, is_finished
 from bqfd_jax.runs.sweep.grid import Cell
 from bqfd_jax.runs.sweep.status import Status, status, table, with_outcomes
+from experiments.gym.__main__ import main as single
 from experiments.report.__main__ import main as report
 from experiments.sweep import __main__ as command
 from experiments.sweep.__main__ import main as sweep
@@ -265,7 +267,7 @@ def test_the_table_puts_what_matters_first_and_counts_the_rest():
 
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install -e '\.\[sweep\]'"):
         on_ray.load_ray()
     # Whatever Ray is used after this: on loopback alone, and no word to anybody.
@@ -502,9 +504,33 @@ def test_one_cell_is_run_by_its_number_and_once(tmp_path, run_here):
         (["--env", "CartPole-v1", "--agents", "nobody"], "agents is 'nobody', but must be one"),
         (["--env", "CartPole-v1", "--agents", "dqn:seed=3"], "--seed: the sweep decides that"),
         (["--env", "CartPole-v1", "--agents", "dqn:no-such=3"], "--no_such"),
+        (["--env", "CartPole-v1", "--set", "hidden=8,0"], "--hidden is 0, but must be at least 1"),
+        (["--env", "CartPole-v1", "--agents", "dqn", "clone:demo=none"], "a clone learns from"),
+        (["--env", "CartPole-v1", "--wrappers", "nowhere"], "--wrappers nowhere: "),
+        (["--game", "Freeway", "Breakot"], "there is no game 'Breakot'; did you mean Breakout"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(options, message, run_here, tmp_path):
     code, text = run_here(lambda: sweep([*options, "--list", "--out", str(tmp_path / "s")]))
     assert code == 2
     assert message in " ".join(text.split())
+
+
+def test_a_list_refuses_bad_values_in_the_words_of_the_single_command(run_here, tmp_path):
+    options = ["--env", "CartPole-v1", "--eval-episodes", "5000"]
+    out = ["--out", str(tmp_path / "s")]
+    listed = run_here(lambda: sweep([*options, *out, "--list"]))
+    assert listed == run_here(lambda: single([*options, *out]))
+    assert listed == (2, "error: --eval-episodes is 5000, but must be at most 1000\n")
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_list_may_be_made_where_the_runs_are_not(run_here, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    options = ["--env", "CartPole-v1", "--seeds", "1", "--agents", "dqn", "--wandb", "offline"]
+    options += ["--devices", "32", "--out", str(tmp_path / "s")]
+    code, text = run_here(lambda: sweep([*options, "--list"]))
+    assert (code, text.split()[:2]) == (0, ["0", "waiting"])
+    code, text = run_here(lambda: sweep([*options, "--index", "0"]))
+    assert (code, "--devices is 32, but must be at most" in text) == (2, True)
