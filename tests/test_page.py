@@ -418,6 +418,18 @@ def test_the_table_for_latex_is_escaped_and_bold_where_best(tmp_path):
     assert len(tables.latex([entry("a\n\nb", "dqn", 0, 1.0)]).splitlines()) == 7
 
 
+def test_the_table_for_latex_has_the_papers_score_of_an_agent_once():
+    runs = [entry("Freeway", "bqfd", 0, 20.0), entry("Freeway", "clone", 0, 1.0)]
+    runs += [entry("Freeway", "dqn", 0, 2.0, variant=variant) for variant in ("a=1", "a=2")]
+    # Of another game there is only the second kind: the paper's score keeps its column.
+    runs.append(entry("Seaquest", "dqn", 0, 3.0, variant="a=2"))
+    lines = tables.latex(runs).splitlines()
+    assert lines[2] == r"Game & BQfD & PDD DQN, a=1 & PDD DQN, a=2 & behavioural cloning \\"
+    assert lines[5] == r"\quad paper & $29.8 \pm 0.8$ & $30.4 \pm 0.4$ &  & - \\"
+    assert lines[6] == r"Seaquest & - & - & $3.0 \pm 2.0$ & - \\"
+    assert lines[7] == r"\quad paper & - & $20595 \pm 8248$ &  & - \\"
+
+
 def test_the_papers_scores_stand_beside_ours():
     told = tables.markdown([entry("Freeway", "bqfd", 0, 20.0), entry("X|*_", "dqn", 0, 1.0)])
     lines = told.splitlines()
