@@ -93,6 +93,7 @@ def test_what_was_learnt_of_each_demonstration_is_told(weight):
         log_eta=jnp.log(jnp.array([0.5, 4.0])),
         weight=jnp.array([0.1, 0.3]),
         initial=jnp.float32(1e3),
+        step_worth=jnp.float32(1e3),
     )
     rows = demo_usage.demo_rows(learner(trust), state, 6)
     config = EnsembleBqfdConfig(learn_eta=True, weight=weight)
