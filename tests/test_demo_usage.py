@@ -85,8 +85,10 @@ def test_sizes_that_are_not_those_of_the_rows_are_refused():
         usage({"mine": 2}, BqfdConfig(), state, visits(state))
 
 
-@pytest.mark.parametrize("weight", ["ensemble", "smaller"])
-def test_what_was_learnt_of_each_demonstration_is_told(weight):
+@pytest.mark.parametrize(
+    ("weight", "called"), [("ensemble", "ensemble_weight"), ("smaller", "expert_weight")]
+)
+def test_what_was_learnt_of_each_demonstration_is_told(weight, called):
     state = filled_replay()[1]
     trust = Trust(
         ends=jnp.array([3, 6]),
@@ -99,8 +101,8 @@ def test_what_was_learnt_of_each_demonstration_is_told(weight):
     config = EnsembleBqfdConfig(learn_eta=True, weight=weight)
     assert demo_usage.usage(SIZES, config, rows, visits(state)) == pytest.approx(
         {
-            "demo/mine/ensemble_weight": 0.1,
-            "demo/yours/ensemble_weight": 0.3,
+            f"demo/mine/{called}": 0.1,
+            f"demo/yours/{called}": 0.3,
             "demo/mine/eta": 0.5,
             "demo/yours/eta": 4.0,
         }

@@ -16,7 +16,7 @@ from bqfd_jax.runs import folder
 from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.page import numbers, tables
 from bqfd_jax.runs.page.collect import Entry, collect
-from bqfd_jax.runs.page.figures import mean_curve
+from bqfd_jax.runs.page.figures import mean_curve, usage_curves
 from bqfd_jax.runs.page.markup import Html, address, markdown_table, tag
 from bqfd_jax.runs.page.write import page, write
 from bqfd_jax.runs.statistics import (
@@ -288,6 +288,16 @@ def test_evaluations_are_in_order_and_those_that_are_no_numbers_left_out(tmp_pat
     (found,) = collect([tmp_path]).entries
     assert [(e["step"], e["mean"]) for e in found.evaluations] == [(100, 1.0), (300, 3.0)]
     assert "Learning curves of Freeway" in page(collect([tmp_path]), tmp_path / "out")
+
+
+@pytest.mark.parametrize("called", ["expert_weight", "ensemble_weight"])
+def test_the_weight_of_an_expert_is_drawn_under_its_new_name_and_its_old(tmp_path, called):
+    write_run(tmp_path / "a", agent="ensemble_bqfd")
+    rows = [{"step": step, called: 0.5, f"demo/default/{called}": 0.5} for step in (0, 1000)]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "a" / "metrics.jsonl").write_text(text)
+    assert list(usage_curves(collect([tmp_path]).entries)) == ["expert weight"]
+    assert "Expert weight" in page(collect([tmp_path]), tmp_path / "out")
 
 
 def test_other_commands_pictures_are_put_in(tmp_path):
