@@ -85,21 +85,24 @@ def test_sizes_that_are_not_those_of_the_rows_are_refused():
         usage({"mine": 2}, BqfdConfig(), state, visits(state))
 
 
-@pytest.mark.parametrize("weight", ["ensemble", "smaller"])
-def test_what_was_learnt_of_each_demonstration_is_told(weight):
+@pytest.mark.parametrize(
+    ("weight", "called"), [("ensemble", "ensemble_weight"), ("smaller", "expert_weight")]
+)
+def test_what_was_learnt_of_each_demonstration_is_told(weight, called):
     state = filled_replay()[1]
     trust = Trust(
         ends=jnp.array([3, 6]),
         log_eta=jnp.log(jnp.array([0.5, 4.0])),
         weight=jnp.array([0.1, 0.3]),
         initial=jnp.float32(1e3),
+        step_worth=jnp.float32(1e3),
     )
     rows = demo_usage.demo_rows(learner(trust), state, 6)
     config = EnsembleBqfdConfig(learn_eta=True, weight=weight)
     assert demo_usage.usage(SIZES, config, rows, visits(state)) == pytest.approx(
         {
-            "demo/mine/ensemble_weight": 0.1,
-            "demo/yours/ensemble_weight": 0.3,
+            f"demo/mine/{called}": 0.1,
+            f"demo/yours/{called}": 0.3,
             "demo/mine/eta": 0.5,
             "demo/yours/eta": 4.0,
         }

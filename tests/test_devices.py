@@ -227,7 +227,7 @@ def test_frames_come_back_to_the_devices_that_they_were_on(tmp_path, monkeypatch
     step, back = checkpointer.restore(templates)
     assert step == 3
     chex.assert_trees_all_equal(jax.device_get(back["replay"]), jax.device_get(items["replay"]))
-    resumed = host_checkpoint.from_checkpoint(back, trainer, lambda: None)
+    resumed = host_checkpoint.from_checkpoint(back, trainer, lambda: None, state.totals)
     assert places(resumed.learner) == places(state.learner)
     assert places(resumed.replay) == places(state.replay)
     # The same again, without devices that are named.

@@ -67,9 +67,12 @@ def test_each_demonstration_has_its_own_eta_in_rows_and_summary(whole):
     last = [row for row in result.metrics if "loss" in row][-1]
     for name, eta in told.items():
         assert last[f"demo/{name}/eta"] == pytest.approx(eta, rel=1e-5)
-        assert 0 <= last[f"demo/{name}/ensemble_weight"] <= CONFIG.variance
+        assert 0 <= last[f"demo/{name}/expert_weight"] <= CONFIG.variance
         assert f"demo/{name}/visit_weight" not in last
-    assert 0 <= last["ensemble_weight"] <= CONFIG.variance
+    assert 0 <= last["expert_weight"] <= CONFIG.variance
+    # It is not the ensemble's alone.
+    assert CONFIG.weight == "smaller"
+    assert "ensemble_weight" not in last
     assert CONFIG.eta_bounds[0] <= last["eta"] <= CONFIG.eta_bounds[1]
 
 

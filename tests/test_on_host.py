@@ -350,8 +350,8 @@ def test_every_agent_pretrains_and_trains(kind):
 # ------------------------------------------------------------------------------------ checkpoints
 
 
-def state_and_trainer(num_steps=60, kind=BqfdConfig):
-    config = configure(kind, gamma=GAMMA, batch_size=4)
+def state_and_trainer(num_steps=60, kind=BqfdConfig, **changes):
+    config = configure(kind, gamma=GAMMA, batch_size=4, **changes)
     env, replay, trainer = make(config, num_lanes=2, num_demo_rows=12)
     loop = make_loop(
         trainer,
@@ -372,11 +372,22 @@ def test_what_is_saved_comes_back_but_for_the_running_episodes(kind):
     def never():
         raise AssertionError("the replay was saved")
 
-    back = host_checkpoint.from_checkpoint(saved, trainer, never)
+    back = host_checkpoint.from_checkpoint(saved, trainer, never, state.totals)
     for name in ("learner", "replay", "step", "totals", "num_totals"):
         chex.assert_trees_all_equal(getattr(back, name), getattr(state, name))
     assert (jax.random.key_data(back.key) == jax.random.key_data(state.key)).all()
     chex.assert_trees_all_equal(back.lanes, trainer.init_lanes())
+
+
+def test_checkpoints_keep_the_names_that_metrics_had():
+    state, trainer, _ = state_and_trainer(kind=EnsembleBqfdConfig, weight="smaller")
+    assert "expert_weight" in state.totals
+    saved = host_checkpoint.to_checkpoint(state)
+    # As when both weights had one name: what was saved then still fits.
+    assert "ensemble_weight" in saved["run"]["totals"]
+    assert "expert_weight" not in saved["run"]["totals"]
+    back = host_checkpoint.from_checkpoint(saved, trainer, lambda: None, state.totals)
+    chex.assert_trees_all_equal(back.totals, state.totals)
 
 
 def test_without_the_replay_visit_counts_go_on_from_their_mean():
@@ -387,7 +398,9 @@ def test_without_the_replay_visit_counts_go_on_from_their_mean():
     visits = np.asarray(state.replay.visit_count)[:-1]
     assert visits.std() > 0
     assert float(saved["run"]["mean_visits"]) == pytest.approx(visits.mean())
-    back = host_checkpoint.from_checkpoint(saved, trainer, lambda: replay.init(demonstration(12)))
+    back = host_checkpoint.from_checkpoint(
+        saved, trainer, lambda: replay.init(demonstration(12)), state.totals
+    )
     assert np.asarray(back.replay.visit_count).tolist() == [round(visits.mean())] * 12
     assert int(back.replay.num_added) == 0
     chex.assert_trees_all_equal(back.learner, state.learner)
@@ -413,7 +426,7 @@ def test_a_resumed_run_cuts_the_episodes_that_were_running():
     assert state.replay.rows.discount[last] > 0
     assert not state.replay.rows.is_last[last]
     back = host_checkpoint.from_checkpoint(
-        host_checkpoint.to_checkpoint(state), trainer, lambda: None
+        host_checkpoint.to_checkpoint(state), trainer, lambda: None, state.totals
     )
     loop = make_loop(trainer, CountingEnvironment(2), back)
     assert loop.step == 24

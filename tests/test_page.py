@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from report_runs import write_run
 
+from bqfd_jax.runs import folder
 from bqfd_jax.runs.errors import UsageError
 from bqfd_jax.runs.page import numbers, tables
 from bqfd_jax.runs.page.collect import Entry, collect
-from bqfd_jax.runs.page.figures import mean_curve
+from bqfd_jax.runs.page.figures import mean_curve, usage_curves
 from bqfd_jax.runs.page.markup import Html, address, markdown_table, tag
 from bqfd_jax.runs.page.write import page, write
 from bqfd_jax.runs.statistics import (
@@ -258,6 +259,21 @@ def test_results_alone_are_enough(tmp_path):
     assert "Learning curves of Freeway" in (tmp_path / "out" / "index.html").read_text()
 
 
+def test_a_report_counts_as_finished_what_a_sweep_does(tmp_path):
+    run = tmp_path / "a"
+    write_run(run)
+    assert folder.is_finished(run)
+    (run / "metrics.jsonl").unlink()
+    assert not folder.is_finished(run)
+    (found,) = collect([tmp_path]).entries
+    assert (found.state, found.summary) == ("failed", None)
+    assert "put the file back, or move the folder away" in found.why
+    # With a checkpoint it comes back: a sweep goes on with the run.
+    (run / "checkpoints" / "000000-step-1000").mkdir(parents=True)
+    (found,) = collect([tmp_path]).entries
+    assert (found.state, found.summary, found.why) == ("unfinished", None, "")
+
+
 def test_evaluations_are_in_order_and_those_that_are_no_numbers_left_out(tmp_path):
     write_run(tmp_path / "a", done=False)
     rows = [
@@ -272,6 +288,16 @@ def test_evaluations_are_in_order_and_those_that_are_no_numbers_left_out(tmp_pat
     (found,) = collect([tmp_path]).entries
     assert [(e["step"], e["mean"]) for e in found.evaluations] == [(100, 1.0), (300, 3.0)]
     assert "Learning curves of Freeway" in page(collect([tmp_path]), tmp_path / "out")
+
+
+@pytest.mark.parametrize("called", ["expert_weight", "ensemble_weight"])
+def test_the_weight_of_an_expert_is_drawn_under_its_new_name_and_its_old(tmp_path, called):
+    write_run(tmp_path / "a", agent="ensemble_bqfd")
+    rows = [{"step": step, called: 0.5, f"demo/default/{called}": 0.5} for step in (0, 1000)]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "a" / "metrics.jsonl").write_text(text)
+    assert list(usage_curves(collect([tmp_path]).entries)) == ["expert weight"]
+    assert "Expert weight" in page(collect([tmp_path]), tmp_path / "out")
 
 
 def test_other_commands_pictures_are_put_in(tmp_path):
@@ -400,6 +426,18 @@ def test_the_table_for_latex_is_escaped_and_bold_where_best(tmp_path):
     assert paper[4] == r"Freeway & $20.0 \pm 2.0$ & - \\"
     assert paper[5] == r"\quad paper & $29.8 \pm 0.8$ & - \\"
     assert len(tables.latex([entry("a\n\nb", "dqn", 0, 1.0)]).splitlines()) == 7
+
+
+def test_the_table_for_latex_has_the_papers_score_of_an_agent_once():
+    runs = [entry("Freeway", "bqfd", 0, 20.0), entry("Freeway", "clone", 0, 1.0)]
+    runs += [entry("Freeway", "dqn", 0, 2.0, variant=variant) for variant in ("a=1", "a=2")]
+    # Of another game there is only the second kind: the paper's score keeps its column.
+    runs.append(entry("Seaquest", "dqn", 0, 3.0, variant="a=2"))
+    lines = tables.latex(runs).splitlines()
+    assert lines[2] == r"Game & BQfD & PDD DQN, a=1 & PDD DQN, a=2 & behavioural cloning \\"
+    assert lines[5] == r"\quad paper & $29.8 \pm 0.8$ & $30.4 \pm 0.4$ &  & - \\"
+    assert lines[6] == r"Seaquest & - & - & $3.0 \pm 2.0$ & - \\"
+    assert lines[7] == r"\quad paper & - & $20595 \pm 8248$ &  & - \\"
 
 
 def test_the_papers_scores_stand_beside_ours():

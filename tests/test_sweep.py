@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import signal
+import sys
 import time
 
 import pytest
@@ -19,6 +20,7 @@ from bqfd_jax.runs.sweep import needs, on_ray
 from bqfd_jax.runs.sweep.cell import Outcome, Task, attempt, attempts_of, is_finished
 from bqfd_jax.runs.sweep.grid import Cell
 from bqfd_jax.runs.sweep.status import Status, status, table, with_outcomes
+from experiments.gym.__main__ import main as single
 from experiments.report.__main__ import main as report
 from experiments.sweep import __main__ as command
 from experiments.sweep.__main__ import main as sweep
@@ -42,6 +44,7 @@ def finish(config, sink):
     assert not config.resume
     begin(config)
     sink.say("trained")
+    (config.out / "metrics.jsonl").write_text('{"step": 100}\n')
     (config.out / "summary.json").write_text("{}")
 
 
@@ -60,6 +63,38 @@ def test_what_lies_there_must_be_the_same_run(task):
     outcome = attempt(task, lambda *_: pytest.fail("begun"))
     assert outcome.state == "failed"
     assert "hidden: was 9, now 64" in outcome.why
+
+
+def lose_metrics(task):
+    attempt(task, finish)
+    (task.config.out / "metrics.jsonl").unlink()
+
+
+def test_lost_metrics_come_back_from_a_checkpoint(task):
+    lose_metrics(task)
+    (task.config.out / "checkpoints" / "000000-step-100").mkdir(parents=True)
+    assert not is_finished(task.config)
+
+    def go_on(config, sink):
+        assert config.resume
+        (config.out / "metrics.jsonl").write_text('{"step": 100}\n')
+
+    assert attempt(task, go_on) == Outcome("done")
+    assert is_finished(task.config)
+
+
+def test_what_is_left_of_a_run_is_not_trained_over(task):
+    lose_metrics(task)
+    before = {path.name: path.read_bytes() for path in task.config.out.iterdir()}
+    for _ in range(2):
+        outcome = attempt(task, lambda *_: pytest.fail("trained over it"))
+        # Neither busy nor stopped, which would be tried again and again.
+        assert outcome.state == "failed"
+        assert "without its metrics.jsonl" in outcome.why
+        assert "put the file back, or move the folder away" in outcome.why
+    assert {path.name: path.read_bytes() for path in task.config.out.iterdir()} == before
+    (task.config.out / "metrics.jsonl").write_text('{"step": 100}\n')
+    assert attempt(task, lambda *_: pytest.fail("again")) == Outcome("done")
 
 
 def test_what_was_begun_is_resumed(task):
@@ -203,7 +238,14 @@ def test_a_status_is_read_from_the_runs_own_files(tmp_path):
     (logs / "failed.json").write_text('{"why": "a reason"}')
     assert (now("another").state, now("another").why) == ("failed", "a reason")
     (run / "summary.json").write_text("{}")
+    # What a run is, its config says.
+    assert now("another").state == "failed"
+    (run / "config.json").write_text("{}")
     assert now("another").state == "done"
+    (logs / "failed.json").unlink()
+    (run / "metrics.jsonl").unlink()
+    assert now("another").state == "failed"
+    assert "put the file back" in now("another").why
 
 
 def test_the_table_puts_what_matters_first_and_counts_the_rest():
@@ -225,7 +267,7 @@ def test_the_table_puts_what_matters_first_and_counts_the_rest():
 
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install -e '\.\[sweep\]'"):
         on_ray.load_ray()
     # Whatever Ray is used after this: on loopback alone, and no word to anybody.
@@ -423,6 +465,16 @@ def test_one_cell_is_run_by_its_number_and_once(tmp_path, run_here):
     assert (code, "is finished already" in text) == (0, True)
     code, text = run_here(lambda: report([str(out), "--out", str(tmp_path / "report")]))
     assert (code, "(1 of 2 seeds)" in text) == (0, True)
+    # With less than these it is said of what is left, in words, and it stays as it is.
+    kept, summary = (run / "metrics.jsonl").read_bytes(), (run / "summary.json").read_bytes()
+    (run / "metrics.jsonl").unlink()
+    code, text = run_here(lambda: sweep([*options, "--index", "1"]))
+    assert (code, "finished run without its metrics.jsonl" in text) == (2, True)
+    code, text = run_here(lambda: sweep([*options, "--list"]))
+    assert text.strip().splitlines()[1].split()[:2] == ["1", "failed"]
+    assert (run / "summary.json").read_bytes() == summary
+    assert not (run / "metrics.jsonl").exists()
+    (run / "metrics.jsonl").write_bytes(kept)
     # One that cannot work says so, there and in a report.
     code, text = run_here(lambda: sweep([*options, "--index", "0", "--eval-episodes", "5000"]))
     assert (code, "must be at most 1000" in text) == (2, True)
@@ -452,9 +504,33 @@ def test_one_cell_is_run_by_its_number_and_once(tmp_path, run_here):
         (["--env", "CartPole-v1", "--agents", "nobody"], "agents is 'nobody', but must be one"),
         (["--env", "CartPole-v1", "--agents", "dqn:seed=3"], "--seed: the sweep decides that"),
         (["--env", "CartPole-v1", "--agents", "dqn:no-such=3"], "--no_such"),
+        (["--env", "CartPole-v1", "--set", "hidden=8,0"], "--hidden is 0, but must be at least 1"),
+        (["--env", "CartPole-v1", "--agents", "dqn", "clone:demo=none"], "a clone learns from"),
+        (["--env", "CartPole-v1", "--wrappers", "nowhere"], "--wrappers nowhere: "),
+        (["--game", "Freeway", "Breakot"], "there is no game 'Breakot'; did you mean Breakout"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(options, message, run_here, tmp_path):
     code, text = run_here(lambda: sweep([*options, "--list", "--out", str(tmp_path / "s")]))
     assert code == 2
     assert message in " ".join(text.split())
+
+
+def test_a_list_refuses_bad_values_in_the_words_of_the_single_command(run_here, tmp_path):
+    options = ["--env", "CartPole-v1", "--eval-episodes", "5000"]
+    out = ["--out", str(tmp_path / "s")]
+    listed = run_here(lambda: sweep([*options, *out, "--list"]))
+    assert listed == run_here(lambda: single([*options, *out]))
+    assert listed == (2, "error: --eval-episodes is 5000, but must be at most 1000\n")
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_list_may_be_made_where_the_runs_are_not(run_here, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    options = ["--env", "CartPole-v1", "--seeds", "1", "--agents", "dqn", "--wandb", "offline"]
+    options += ["--devices", "32", "--out", str(tmp_path / "s")]
+    code, text = run_here(lambda: sweep([*options, "--list"]))
+    assert (code, text.split()[:2]) == (0, ["0", "waiting"])
+    code, text = run_here(lambda: sweep([*options, "--index", "0"]))
+    assert (code, "--devices is 32, but must be at most" in text) == (2, True)

@@ -196,12 +196,18 @@ def remember_weight(trust: Trust, weight: Array, batch: Batch) -> Trust:
     return trust.replace(weight=jnp.where(count > 0, moved, trust.weight))
 
 
+def weight_name(config: BqfdConfig) -> str | None:
+    """What metrics call the weight that is remembered; None where they tell of the visit weight."""
+    names = {"ensemble": "ensemble_weight", "smaller": "expert_weight"}
+    return names.get(config.weight)
+
+
 def describe(config: BqfdConfig, extra: tuple[Trust, ...]) -> dict[str, Array]:
     """Metrics over all demonstrations; each one's own are in `training.demo_usage`."""
     metrics = {}
     for trust in extra:
-        if config.weight != "visits":
-            metrics["ensemble_weight"] = jnp.mean(trust.weight)
+        if (name := weight_name(config)) is not None:
+            metrics[name] = jnp.mean(trust.weight)
         if config.learn_eta:
             metrics["eta"] = jnp.exp(jnp.mean(trust.log_eta))
     return metrics

@@ -41,6 +41,8 @@ def check_array(
     is_bounded = math.isfinite(low) or math.isfinite(high)
     if not array.size or kinds == "U" or (array.dtype.kind != "f" and not is_bounded):
         return
+    # Else numpy would round the bounds to the array's own type, in which they may be infinite.
+    low, high = np.float64(low), np.float64(high)
     # Both are NaN if there is one.
     least, most = array.min(), array.max()
     if not (low <= least and most <= high and np.isfinite(least) and np.isfinite(most)):

@@ -116,9 +116,9 @@ class AtariConfig(RunConfig):
             fields = fields | {agent: before | fields[agent]}
         return super().from_stored(_BEFORE | fields)
 
-    def check(self) -> None:
+    def check_options(self) -> None:
         """As for all runs, and whether there is such a game."""
-        super().check()
+        super().check_options()
         checks.at_least(0, fire_after=self.fire_after)
         checks.at_least(1, torso_width=self.torso_width)
         checks.within(0, 1, demo_starts=self.demo_starts)

@@ -217,7 +217,14 @@ class RunConfig:
             return fields
 
     def check(self) -> None:
-        """Raises `OptionError` or `UsageError` for values that cannot be meant."""
+        """Raises `OptionError` or `UsageError` for what cannot be meant, or not be done here."""
+        self.check_options()
+        if self.devices > 1:
+            make_mesh(self.devices)
+        check_trackers(tensorboard=self.tensorboard, wandb=self.wandb)
+
+    def check_options(self) -> None:
+        """The same for values that cannot be meant, whichever machine the run is for."""
         checks.one_of(tuple(AGENTS), agent=self.agent)
         checks.one_of(networks.TORSO_DTYPES, torso_dtype=self.torso_dtype)
         checks.at_least(
@@ -254,7 +261,6 @@ class RunConfig:
                 "demo", " ".join(self.demo) or "empty", "demonstrations, or none"
             )
         checks.one_of(("off", "offline", "online"), wandb=self.wandb)
-        check_trackers(tensorboard=self.tensorboard, wandb=self.wandb)
 
     def check_shown(self, demonstrations: Sequence[Demonstration]) -> None:
         """Raises `UsageError` for demonstrations that the options cannot be used with."""
@@ -269,7 +275,6 @@ class RunConfig:
             checks.require(
                 self.seeds_per_program == 1, "seeds_per_program", self.seeds_per_program, expected
             )
-            make_mesh(self.devices)
 
     def _check_steps(self) -> None:
         if not self.only_copies:

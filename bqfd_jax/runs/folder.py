@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from bqfd_jax import files
+from bqfd_jax.runs.checkpoint import Checkpointer
 from bqfd_jax.runs.errors import FolderBusyError, UsageError
 
 _LOCK = ".lock"
+# What must stay of a finished run; all else in its folder may be deleted.
+_RESULTS = ("config.json", "metrics.jsonl", "summary.json")
 
 
 def prepare(
@@ -125,6 +128,25 @@ def identity(config: dict[str, Any]) -> bytes:
     """Tells runs apart: a digest of `config.json`, less what may change as a run goes on."""
     lasting = {k: v for k, v in config.items() if k not in ("steps", "replay_rows")}
     return hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).digest()
+
+
+def is_finished(out: Path) -> bool:
+    """Whether a run has come to its end, and all that is told of it is there."""
+    return all((out / name).exists() for name in _RESULTS)
+
+
+def what_is_lost(out: Path) -> str | None:
+    """Of a finished run that can be neither told of nor gone on with: why, in words; else None.
+
+    To resume it would train it anew, over the summary that is left.
+    """
+    summary, metrics = out / "summary.json", out / "metrics.jsonl"
+    if metrics.exists() or not summary.exists() or Checkpointer(out / "checkpoints").steps():
+        return None
+    return (
+        f"{out} holds a finished run without its metrics.jsonl, and no checkpoint that it could "
+        "come back from; put the file back, or move the folder away to train the run anew"
+    )
 
 
 @contextmanager

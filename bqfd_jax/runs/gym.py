@@ -83,9 +83,9 @@ class GymConfig(RunConfig):
         """Those of the length and the agent."""
         return cls.of(fields["steps"], fields["agent"])
 
-    def check(self) -> None:
+    def check_options(self) -> None:
         """As for all runs, and what only these have."""
-        super().check()
+        super().check_options()
         checks.at_least(1, stack=self.stack, demo_steps=self.demo_steps)
         if "make" in self.demo and len(self.demo) > 1:
             raise UsageError("--demo make stands alone; name files, or make one")

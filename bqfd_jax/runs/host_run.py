@@ -329,13 +329,16 @@ def restore(
 ) -> tuple[int, on_host.HostTrainState] | None:
     """Step and state of the journal's last checkpoint (of that step), if there is one."""
     with_replay = job.config.checkpoint_replay
+    start = jax.eval_shape(job.init)
     templates = jax.eval_shape(
-        lambda: host_checkpoint.to_checkpoint(job.init(), with_replay=with_replay)
+        functools.partial(host_checkpoint.to_checkpoint, with_replay=with_replay), start
     )
     found = journal.restore(spread.shapes(job.replay.mesh, templates), step=step)
     if found is None:
         return None
-    return found[0], host_checkpoint.from_checkpoint(found[1], job.trainer, job.fresh_replay)
+    step, items = found
+    state = host_checkpoint.from_checkpoint(items, job.trainer, job.fresh_replay, start.totals)
+    return step, state
 
 
 def begin(job: Job, journal: Journal, sink: Sink, *, resume: bool = False) -> HostRun:

@@ -228,6 +228,8 @@ class _Training(_Course):
         for name, label in (
             ("loss", "loss"),
             ("visit_weight", "visit weight"),
+            ("ensemble_weight", "ensemble weight"),
+            ("expert_weight", "expert weight"),
             ("expert_share", "demo share"),
         ):
             if rows[0].get(name) is not None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from bqfd_jax.agents import AnyAgentConfig, BqfdConfig
 from bqfd_jax.agents.bqfd import visit_weight
-from bqfd_jax.agents.trust import Trust
+from bqfd_jax.agents.trust import Trust, weight_name
 from bqfd_jax.replay import ReplayState
 from bqfd_jax.types import Array, LearnerState
 
@@ -51,7 +51,8 @@ def usage(
       `demo/<name>/share`, its share of the demonstration samples that were drawn since then, if
       there were any (pre-training does not count).  For BQfD also `demo/<name>/visit_weight`, the
       mean over its transitions; of an ensemble `demo/<name>/ensemble_weight`, a running mean over
-      those drawn; and `demo/<name>/eta` if that is learnt.
+      those drawn, or `demo/<name>/expert_weight` if the smaller of both counts; and
+      `demo/<name>/eta` if that is learnt.
     """
     if not sizes:
         return {}
@@ -74,9 +75,9 @@ def usage(
         for name, mean in zip(sizes, sums(weight) / sums(starts), strict=True):
             metrics[f"demo/{name}/visit_weight"] = float(mean)
     for trust in rows.trust:
-        if config.weight != "visits":
+        if (called := weight_name(config)) is not None:
             for name, weight in zip(sizes, np.asarray(trust.weight), strict=True):
-                metrics[f"demo/{name}/ensemble_weight"] = float(weight)
+                metrics[f"demo/{name}/{called}"] = float(weight)
         for name, eta in etas(sizes, config, rows).items():
             metrics[f"demo/{name}/eta"] = eta
     return metrics

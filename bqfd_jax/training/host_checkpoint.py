@@ -1,6 +1,6 @@
 """What a checkpoint holds of a run on host environments, and how it goes on from there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,6 +9,10 @@ from bqfd_jax.replay import ReplayState
 from bqfd_jax.training.on_host import HostTrainer, HostTrainState
 from bqfd_jax.types import Array, LearnerState
 
+_COUNTERS = ("step", "key", "totals", "num_totals")
+# Metrics that had another name once; checkpoints keep it, so that those from then can be read.
+_SAVED_AS = {"expert_weight": "ensemble_weight"}
+
 
 def to_checkpoint(state: HostTrainState, *, with_replay: bool = True) -> dict[str, Any]:
     """What is worth saving of a state: the items of a checkpoint.
@@ -16,6 +20,7 @@ def to_checkpoint(state: HostTrainState, *, with_replay: bool = True) -> dict[st
     Without the replay, which may take gigabytes, the mean of its visit counts is kept.
     """
     run = {name: getattr(state, name) for name in _COUNTERS}
+    run["totals"] = {_saved_as(name): total for name, total in state.totals.items()}
     items = {"learner": network_of(state.learner), "run": run}
     if state.learner.extra:
         items["extra"] = state.learner.extra
@@ -30,14 +35,18 @@ def network_of(learner: LearnerState) -> LearnerState:
 
 
 def from_checkpoint(
-    saved: dict[str, Any], trainer: HostTrainer, fresh_replay: Callable[[], ReplayState]
+    saved: dict[str, Any],
+    trainer: HostTrainer,
+    fresh_replay: Callable[[], ReplayState],
+    metrics: Iterable[str],
 ) -> HostTrainState:
     """The state that was saved; running episodes begin anew.
 
     If the replay was not saved it is what `fresh_replay` makes, with the demonstrations alone, and
-    every visit count goes on from the mean that was reached.
+    every visit count goes on from the mean that was reached.  `metrics` are the names of `totals`.
     """
-    run = saved["run"]
+    run = dict(saved["run"])
+    run["totals"] = {name: run["totals"][_saved_as(name)] for name in metrics}
     if "replay" in saved:
         replay_state = saved["replay"]
     else:
@@ -53,7 +62,8 @@ def from_checkpoint(
     )
 
 
-_COUNTERS = ("step", "key", "totals", "num_totals")
+def _saved_as(metric: str) -> str:
+    return _SAVED_AS.get(metric, metric)
 
 
 def _mean_visits(replay_state: ReplayState) -> Array:

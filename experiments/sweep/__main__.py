@@ -64,6 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise UsageError(f"--index is {config.index}, but must be in [0, {len(cells) - 1}]")
     runs = {cell: run_config(config, cell, rest) for cell in cells}
     if config.list:
+        # Only what holds on every machine: it may be listed on one and run on others.
+        for run in runs.values():
+            run.check_options()
         _print_list(config, cells, rest)
         return
     write_cells(config.out, cells)
@@ -137,7 +140,7 @@ def _is_done(run: RunConfig) -> bool:
     try:
         return is_finished(run)
     except UsageError:
-        # Another run lies there: its worker says so, and the others go on.
+        # Another run lies there, or too little of this one: its worker says so, others go on.
         return False
 
 

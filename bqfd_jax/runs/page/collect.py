@@ -160,12 +160,14 @@ def _of_run(run: Path) -> Entry:
         named = (title, str(config["agent"]), int(config["seed"]), run)
     except (UsageError, KeyError, TypeError, ValueError) as error:
         return Entry(str(run.name), "?", 0, run, "failed", f"config.json cannot be read: {error}")
+    if (why := folder.what_is_lost(run)) is not None:
+        return Entry(*named, "failed", why, options=options)
     try:
         rows = tuple(read_jsonl(run / "metrics.jsonl"))
         if not all(isinstance(row, dict) for row in rows):
             raise files.FileError(f"{run / 'metrics.jsonl'} has rows that are none")
         rows = tuple(row for row in rows if _has_numbers(row, "step"))
-        summary = _read(run / "summary.json", _SUMMARY)
+        summary = _read(run / "summary.json", _SUMMARY) if folder.is_finished(run) else None
         machine = _read(run / "machine.json", {}) or {}
         if summary is not None:
             _check_scores(summary, run / "summary.json")

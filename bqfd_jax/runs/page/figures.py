@@ -17,6 +17,8 @@ from bqfd_jax.runs.page.tables import shown
 # Curves of metrics that tell how demonstrations are used: title -> which names of metrics.
 _USES: dict[str, Callable[[str], bool]] = {
     "visit weight": lambda name: name == "visit_weight",
+    # The second was once the name of both.
+    "expert weight": lambda name: name in ("expert_weight", "ensemble_weight"),
     "share of demonstrations in batches": lambda name: name == "expert_share",
     "learnt reliability (eta)": lambda name: name == "eta" or name.endswith("/eta"),
 }

@@ -4,7 +4,7 @@ import csv
 import io
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bqfd_jax.agents.presets import AGENTS
@@ -67,9 +67,14 @@ def markdown(entries: Sequence[Entry]) -> str:
     for title in titles(entries):
         own = {label: found.get((title, label)) for label in columns}
         row = [title, *(" ".join(filter(None, (said(s), _bracketed(s)))) for s in own.values())]
-        theirs = {agent_of(label): score for label, score in own.items() if score is not None}
+        theirs = _by_agent(own)
         rows.append(row + [paper_said(theirs.get(agent)) for agent in papers])
     return text.markdown([[_plain(part) for part in row] for row in rows]) + "\n"
+
+
+def _by_agent(own: Mapping[str, Score | None]) -> dict[str, Score]:
+    """One score of each agent in a game, by whichever of its labels: the paper's is the same."""
+    return {agent_of(label): score for label, score in own.items() if score is not None}
 
 
 def _bracketed(score: Score | None) -> str:
@@ -84,7 +89,7 @@ def _plain(part: str) -> str:
 
 
 def latex(entries: Sequence[Entry]) -> str:
-    """The same for a paper, with booktabs; the best mean of a game is bold."""
+    """The same for a paper, with booktabs: the paper's below ours, the best mean of a game bold."""
     found, columns = scores(entries), labels(entries)
     lines = [
         f"\\begin{{tabular}}{{l{'r' * len(columns)}}}",
@@ -93,18 +98,27 @@ def latex(entries: Sequence[Entry]) -> str:
         r"\midrule",
     ]
     for title in titles(entries):
-        own = [found.get((title, label)) for label in columns]
-        best = best_of([score for score in own if score is not None])
-        parts = [_formula(said(score, r"\pm")) for score in own]
+        own = {label: found.get((title, label)) for label in columns}
+        best = best_of([score for score in own.values() if score is not None])
+        parts = [_formula(said(score, r"\pm")) for score in own.values()]
         bold = [
             f"$\\mathbf{{{part.strip('$')}}}$" if score is not None and score is best else part
-            for part, score in zip(parts, own, strict=True)
+            for part, score in zip(parts, own.values(), strict=True)
         ]
         lines.append(" & ".join([_escaped(title), *bold]) + r" \\")
-        if any(score and score.paper for score in own):
-            paper = [_formula(paper_said(score, r"\pm")) for score in own]
-            lines.append(" & ".join([r"\quad paper", *paper]) + r" \\")
+        if any(score and score.paper for score in own.values()):
+            lines.append(" & ".join([r"\quad paper", *_paper_parts(own)]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _paper_parts(own: Mapping[str, Score | None]) -> list[str]:
+    """The paper's scores below ours, each agent's in the first of its columns alone."""
+    theirs, parts = _by_agent(own), []
+    agents = [agent_of(label) for label in own]
+    for column, agent in enumerate(agents):
+        is_first = agents.index(agent) == column
+        parts.append(_formula(paper_said(theirs.get(agent), r"\pm")) if is_first else "")
+    return parts
 
 
 def best_of(own: Sequence[Score]) -> Score | None:

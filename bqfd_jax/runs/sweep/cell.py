@@ -53,13 +53,19 @@ def logs_of(out: Path, run: Path) -> Path:
 
 
 def is_finished(config: RunConfig) -> bool:
-    """Whether the run is there already, whole; raises `UsageError` if it is another one."""
+    """Whether the run is there already, whole.
+
+    Raises:
+      UsageError: it is another one, or what is left of it can be neither told of nor gone on with.
+    """
     if not (config.out / "config.json").exists():
         return False
     shown = folder.read_config(config.out).get("demonstrations")
     fields = config.stored() | {"demonstrations": shown}
     folder.check(config.out, fields, resume=True, complete=config.completed)
-    return (config.out / "summary.json").exists()
+    if (why := folder.what_is_lost(config.out)) is not None:
+        raise UsageError(why)
+    return folder.is_finished(config.out)
 
 
 def attempt(task: Task, train: Train) -> Outcome:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bqfd_jax.files import FileError, read_json
-from bqfd_jax.runs import text
+from bqfd_jax.runs import folder, text
 from bqfd_jax.runs.machine import duration
 from bqfd_jax.runs.metrics import readable_rows
 from bqfd_jax.runs.sweep.cell import Outcome, attempts_of
@@ -51,9 +51,9 @@ def status(cell: Cell, steps: int, run: Path, logs: Path, sweep: str | None = No
     """
     step, score, speed = progress(run)
     state, why = "waiting", ""
-    if (run / "summary.json").exists():
+    if folder.is_finished(run):
         state = "done"
-    elif (found := failure(logs)) is not None:
+    elif (found := failure(logs) or folder.what_is_lost(run)) is not None:
         state, why = "failed", found
     last = attempts_of(logs, sweep)[-1:] if sweep is not None else []
     if last and "ended" not in last[0]:
