@@ -347,6 +347,15 @@ def test_rows_that_are_gone_do_not_hinder_an_extension(copy):
     assert run.resume(steps=300)["steps"] == 300
 
 
+@pytest.mark.parametrize("steps", [None, 480])
+def test_a_finished_run_without_checkpoints_is_not_trained_over(copy, steps):
+    shutil.rmtree(copy / "checkpoints")
+    before = {path.name: path.read_bytes() for path in copy.iterdir() if path.is_file()}
+    with pytest.raises(UsageError, match=r"a finished run, but no checkpoint|has no checkpoint yet"):
+        Run.load(copy).resume(steps=steps)
+    assert before == {path.name: path.read_bytes() for path in copy.iterdir() if path.is_file()}
+
+
 def test_a_config_of_an_earlier_version_is_completed(copy):
     """An option that it lacks has its default, and another value is still another run."""
     path = copy / "config.json"
@@ -354,6 +363,7 @@ def test_a_config_of_an_earlier_version_is_completed(copy):
     del fields["eval_target"]
     path.write_text(json.dumps(fields))
     shutil.rmtree(copy / "checkpoints")  # which know the config that they were made with
+    (copy / "summary.json").unlink()  # so it begins anew
     assert Run.load(copy, trust_config=True).resume()["updates"] == 55
     path.write_text(json.dumps(fields | {"hidden": 5}))
     changed = dataclasses.replace(Run.load(copy).config, hidden=4, out=copy, resume=True)

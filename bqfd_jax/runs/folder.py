@@ -135,6 +135,18 @@ def is_finished(out: Path) -> bool:
     return all((out / name).exists() for name in _RESULTS)
 
 
+def check_goes_on(out: Path) -> None:
+    """Raises `UsageError` for a finished run without checkpoints.
+
+    It would be trained anew, over what is left of it.
+    """
+    if (out / "summary.json").exists() and not Checkpointer(out / "checkpoints").steps():
+        raise UsageError(
+            f"{out} holds a finished run, but no checkpoint that it could go on from; what it has "
+            "learnt is in policy.npz, and to train it anew choose another folder (--out)"
+        )
+
+
 def what_is_lost(out: Path) -> str | None:
     """Of a finished run that can be neither told of nor gone on with: why, in words; else None.
 

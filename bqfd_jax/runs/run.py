@@ -71,6 +71,7 @@ def prepared(job: Job, sink: Sink) -> Iterator[Journal]:
         fill=functools.partial(keep_demonstrations, demonstrations=kept),
     )
     with folder.sole_use(out):
+        folder.check_goes_on(out)
         files.write_json(out / "machine.json", machine.describe())
         journal = Journal(
             out,
