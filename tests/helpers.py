@@ -65,6 +65,7 @@ PLAIN = {
     | {
         "eta": 3.0,
         "variance": 0.6,
+        "in_steps": False,
         "beta": 4.0,
         "visits_per_draw": 1.0,
         "noise_ratio": 4.0,

@@ -1108,6 +1108,7 @@ def test_every_field_of_the_configs_is_tried_with_a_bad_value():
         "learn_eta",
         "act_with_target",
         "squash_values",
+        "in_steps",
     }
     shared = {field.name for field in dataclasses.fields(AgentConfig)}
     for kind in (PddDqnConfig, DqfdConfig, BqfdConfig, BootstrappedConfig):
