@@ -351,7 +351,9 @@ def test_rows_that_are_gone_do_not_hinder_an_extension(copy):
 def test_a_finished_run_without_checkpoints_is_not_trained_over(copy, steps):
     shutil.rmtree(copy / "checkpoints")
     before = {path.name: path.read_bytes() for path in copy.iterdir() if path.is_file()}
-    with pytest.raises(UsageError, match=r"a finished run, but no checkpoint|has no checkpoint yet"):
+    with pytest.raises(
+        UsageError, match=r"a finished run, but no checkpoint|has no checkpoint yet"
+    ):
         Run.load(copy).resume(steps=steps)
     assert before == {path.name: path.read_bytes() for path in copy.iterdir() if path.is_file()}
 
