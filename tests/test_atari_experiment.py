@@ -320,11 +320,14 @@ def test_training_goes_on_without_disk_space(config, monkeypatch):
     monkeypatch.setattr(Checkpointer, "save", no_space)
     sink = Noting()
     # But that nothing was saved in the end is an error.
-    with pytest.raises(RunError, match="NOT SAVED: the network of step 240"):
+    message = "NOT SAVED: the network of step 240.*, and train anew in another folder: there is no"
+    with pytest.raises(RunError, match=message):
         train(config, sink)
     message = "NO CHECKPOINT at step 60: could not save: no space left on device"
     assert message in sink.warnings
     check_metrics(config.out)
+    with pytest.raises(UsageError, match="no checkpoint that it could go on from"):
+        train(dataclasses.replace(config, resume=True))
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_before_it_is_saved(config):

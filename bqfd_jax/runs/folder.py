@@ -140,7 +140,7 @@ def check_goes_on(out: Path) -> None:
 
     It would be trained anew, over what is left of it.
     """
-    if _is_at_its_end(out):
+    if is_at_its_end(out):
         has_policy = (out / "policy.npz").exists()
         learnt = "what it has learnt is in policy.npz, and " if has_policy else ""
         raise UsageError(
@@ -154,7 +154,7 @@ def what_is_lost(out: Path) -> str | None:
 
     To resume it would train it anew, over the summary that is left.
     """
-    if (out / "metrics.jsonl").exists() or not _is_at_its_end(out):
+    if (out / "metrics.jsonl").exists() or not is_at_its_end(out):
         return None
     return (
         f"{out} holds a finished run without its metrics.jsonl, and no checkpoint that it could "
@@ -162,7 +162,7 @@ def what_is_lost(out: Path) -> str | None:
     )
 
 
-def _is_at_its_end(out: Path) -> bool:
+def is_at_its_end(out: Path) -> bool:
     """Whether a run is finished and has no checkpoint: to resume it would begin it anew."""
     return (out / "summary.json").exists() and not Checkpointer(out / "checkpoints").steps()
 
