@@ -11,17 +11,20 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from pathlib import Path
 
 import av
+import jax
 import numpy as np
 import pytest
 from run_sinks import Noting, StopAt
 
 import bqfd_jax
 from bqfd_jax import demos
+from bqfd_jax.agents import make_agent
 from bqfd_jax.runs import host_run, lockstep, report
-from bqfd_jax.runs.atari import AtariConfig
+from bqfd_jax.runs.atari import AtariConfig, AtariWorld
 from bqfd_jax.runs.checkpoint import Checkpointer, CheckpointError
 from bqfd_jax.runs.errors import RunError, Stopped, UsageError
 from bqfd_jax.runs.journal import Journal
@@ -317,11 +320,14 @@ def test_training_goes_on_without_disk_space(config, monkeypatch):
     monkeypatch.setattr(Checkpointer, "save", no_space)
     sink = Noting()
     # But that nothing was saved in the end is an error.
-    with pytest.raises(RunError, match="NOT SAVED: the network of step 240"):
+    message = "NOT SAVED: the network of step 240.*, and train anew in another folder: there is no"
+    with pytest.raises(RunError, match=message):
         train(config, sink)
     message = "NO CHECKPOINT at step 60: could not save: no space left on device"
     assert message in sink.warnings
     check_metrics(config.out)
+    with pytest.raises(UsageError, match="no checkpoint that it could go on from"):
+        train(dataclasses.replace(config, resume=True))
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_before_it_is_saved(config):
@@ -623,3 +629,18 @@ def test_the_preset_for_accelerators_runs(demo, tmp_path):
     policy = bqfd_jax.load_policy(tmp_path / "run" / "policy.npz")
     assert policy.made_with["torso_width"] == 1
     assert np.isfinite(policy.q_values(np.zeros((4, 84, 84), np.uint8))).all()
+
+
+@pytest.mark.parametrize(
+    ("agent", "preset", "is_zero"),
+    [("dqn", "laptop", True), ("bootstrapped", "laptop", False), ("dqn", "paper", False)],
+)
+def test_values_begin_at_zero_where_networks_need_not_differ(agent, preset, is_zero):
+    config = dataclasses.replace(AtariConfig.of(preset, agent=agent), torso="patch", hidden=8)
+    made = AtariWorld(config).make_network(types.SimpleNamespace(num_actions=3))
+    agent = make_agent(made.network, config.agent_config)
+    seen = np.random.default_rng(0).integers(0, 255, (2, 4, 84, 84), np.uint8)
+    q = agent.q_values(agent.init(jax.random.key(0), seen).params, seen)
+    assert np.all(q == 0) == is_zero
+    # What a policy file tells: a network that has learnt is like any other.
+    assert "zero_values" not in made.made_with

@@ -347,13 +347,25 @@ def test_rows_that_are_gone_do_not_hinder_an_extension(copy):
     assert run.resume(steps=300)["steps"] == 300
 
 
-@pytest.mark.parametrize("steps", [None, 480])
-def test_a_finished_run_without_checkpoints_is_not_trained_over(copy, steps):
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [(None, "a finished run, but no checkpoint that it could go on"), (480, "no checkpoint yet")],
+)
+def test_a_finished_run_without_checkpoints_is_not_trained_over(copy, steps, message):
     shutil.rmtree(copy / "checkpoints")
     before = {path.name: path.read_bytes() for path in copy.iterdir() if path.is_file()}
-    with pytest.raises(UsageError, match=r"a finished run, but no checkpoint|has no checkpoint yet"):
+    with pytest.raises(UsageError, match=message):
         Run.load(copy).resume(steps=steps)
     assert before == {path.name: path.read_bytes() for path in copy.iterdir() if path.is_file()}
+
+
+def test_that_a_run_cannot_go_on_is_told_before_it_is_prepared(copy, monkeypatch):
+    shutil.rmtree(copy / "checkpoints")
+    monkeypatch.setattr("bqfd_jax.runs.run.make_job", lambda *_, **__: pytest.fail("prepared"))
+    for learnt in ("what it has learnt is in policy.npz, and ", ""):
+        with pytest.raises(UsageError, match=f"go on from; {learnt}to train it anew"):
+            Run.load(copy).resume()
+        (copy / "policy.npz").unlink(missing_ok=True)
 
 
 def test_a_config_of_an_earlier_version_is_completed(copy):

@@ -26,20 +26,21 @@ from bqfd_jax.agents.bootstrapped import bootstrap_mask
 from bqfd_jax.agents.bqfd import expert_weight, make_loss
 from bqfd_jax.checks import OptionError
 from bqfd_jax.replay import make_replay
+from bqfd_jax.replay.demonstrations import with_room
 
 KEY = jax.random.key(0)
 OBSERVATION = jnp.zeros((1, 1), jnp.int32)
 NETWORK = mlp_network(NUM_STATES, NUM_ACTIONS)
 
 
-def known(*ends, eta=1.0, initial=1.0, step_worth=1.0):
+def known(*ends, eta=1.0, initial=1.0, step_worth=None):
     size = len(ends)
     return trust.Trust(
         ends=jnp.array(ends, jnp.int32),
         log_eta=jnp.full(size, jnp.log(eta)),
         weight=jnp.full(size, 0.6),
         initial=jnp.float32(initial),
-        step_worth=jnp.float32(step_worth),
+        step_worth=None if step_worth is None else jnp.float32(step_worth),
     )
 
 
@@ -62,6 +63,13 @@ def test_what_a_demonstrated_step_is_worth():
     small = rows.replace(reward=0.01 * rows.reward)
     found = trust.step_worth(BqfdConfig(), small, 4)
     assert found == pytest.approx(np.sqrt(3 / steps), rel=1e-6)
+
+
+def test_room_that_is_never_filled_is_worth_nothing():
+    rows = make_rows([(0, 0, 5.0, 0.5, "first"), (0, 0, 3.0, 0.5, ""), (0, 0, ABSURD, 0.5, "last")])
+    alone = trust.step_worth(BqfdConfig(), rows, 3)
+    roomy = jax.tree.map(jnp.asarray, with_room(rows, 8))
+    assert trust.step_worth(BqfdConfig(), roomy, 8) == alone
 
 
 def test_a_step_adds_less_to_squashed_values():
@@ -252,6 +260,13 @@ def test_what_a_step_is_worth_comes_from_the_demonstrations():
     assert found.step_worth == pytest.approx(1.378 / 1.820, rel=1e-3)
 
 
+@pytest.mark.parametrize("changes", [{}, {"learn_eta": True}])
+def test_who_does_not_count_in_steps_has_what_checkpoints_have_always_had(changes):
+    (found,) = prepared(**changes).extra
+    names = [path[-1].name for path, _ in jax.tree.leaves_with_path(found)]
+    assert sorted(names) == ["ends", "initial", "log_eta", "weight"]
+
+
 def test_members_learn_from_their_share_of_own_rows_and_from_every_demonstration():
     network = networks.prior_ensemble(table_network(NUM_STATES, NUM_ACTIONS), 3)
     params = network.init(KEY, OBSERVATION)
@@ -293,8 +308,10 @@ def held_out_batch(one, action, *, index=None):
     )
 
 
-def test_one_step_by_hand():
-    one = known(20, eta=2.0)
+@pytest.mark.parametrize(("eta", "worth"), [(2.0, None), (8.0, 4.0)])
+def test_one_step_by_hand(eta, worth):
+    # Where a step is worth 4, an eta of 8 per step is 2 per reward.
+    one = known(20, eta=eta, step_worth=worth)
     config = configure(BqfdConfig, learn_eta=True, eta_step_size=0.1)
     q = jnp.broadcast_to(jnp.array([np.log(2) / 2, 0.0]), (2, 1, 2))
     # pi(0) = 2/3 and d log pi / d log eta = eta (q(a) - sum_b pi(b) q(b)).
@@ -302,7 +319,7 @@ def test_one_step_by_hand():
     fall = np.log(2) * (0 - 2 / 3)
     for action, slope in (([0, 0], rise), ([1, 1], fall), ([0, 1], (rise + fall) / 2)):
         found = trust.learn_eta(config, one, q, held_out_batch(one, action))
-        assert found.log_eta[0] == pytest.approx(np.log(2) + 0.1 * slope, rel=1e-5)
+        assert found.log_eta[0] == pytest.approx(np.log(eta) + 0.1 * slope, rel=1e-5)
 
 
 def test_only_held_out_rows_of_experts_count_and_each_for_its_demonstration():

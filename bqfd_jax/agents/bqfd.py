@@ -40,7 +40,7 @@ def make_loss(network: Network, config: BqfdConfig) -> learner.Loss:
         if config.learn_eta:
             eta = jnp.exp(trust.log_eta)[trust_lib.owner(trust, batch.index)]
         # Eta is one over a value, and the weight is a variance of values.
-        unit = trust_lib.counted_in(config, trust)
+        unit = trust_lib.counted_in(trust)
         believed = {"eta": eta / unit, "weight": weight * unit**2}
         looks = td.lookaheads(network.apply, params, target_params, batch, config)
 

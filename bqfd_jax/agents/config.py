@@ -148,7 +148,9 @@ class BqfdConfig(AgentConfig):
     """Prior variance of a Q-value: how much the expert is listened to at first."""
     in_steps: bool = False
     """Count values by what a demonstrated step earns: eta is divided by it and the variance
-    multiplied by its square, so that one eta and one variance suit rewards of every size."""
+    multiplied by its square, so that one eta and one variance suit rewards of any size (returns
+    below 1 count as 1). It is measured before the first update (`Agent.prepare`), and 1 until
+    then."""
     beta: float = 4.0
     """Pseudo-count of the prior: how many visits the expert is listened to."""
     visits_per_draw: float = 1.0
@@ -187,7 +189,7 @@ class BqfdConfig(AgentConfig):
     eta_step_size: float = 0.05
     """Step size of log eta."""
     eta_bounds: tuple[float, float] = (0.01, 30.0)
-    """Least and greatest eta that can be learnt."""
+    """Least and greatest eta that can be learnt, counted as eta is."""
 
     @property
     def members(self) -> dict[str, Any] | None:

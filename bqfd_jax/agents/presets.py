@@ -127,13 +127,13 @@ _LAPTOP = _ATARI | {
     "epsilon_steps": (0, 50_000),
     "epsilon_values": (0.1, 0.01),
     "act_with_target": True,
-    # Values of MsPacman are twenty times those of Freeway: one step size, one eta and one Huber
-    # delta suit both only after this.
+    # Values of MsPacman are twenty times those of Freeway: one step size and one Huber delta suit
+    # both only after this.
     "squash_values": True,
 }
 _LAPTOP_BQFD = {
-    # In MsPacman as much as an eta of 3 and a variance of 0.2; in Freeway, where a step earns a
-    # fortieth of that, an eta of 30 and a variance of 0.002 (BUILD_NOTES, 133).
+    # In MsPacman about as much as an eta of 3 and a variance of 0.2; in Freeway, where a step adds
+    # a tenth of that to a squashed value, an eta of 30 and a variance of 0.002 (BUILD_NOTES, 133).
     "in_steps": True,
     "eta": 0.12,
     "variance": 125.0,

@@ -37,7 +37,9 @@ class Trust:
     log_eta: Array  # [D] float32
     weight: Array  # [D] float32, running mean of the weights that its rows were drawn with
     initial: Array  # [] float32, the members' variance in the demonstrations before learning
-    step_worth: Array  # [] float32, what a demonstrated step adds to a Q-value
+    # [] float32, what a demonstrated step adds to a Q-value.  None unless values are counted in it:
+    # checkpoints that are older than this field can then still be read.
+    step_worth: Array | None = None
 
 
 def init(config: BqfdConfig) -> Trust:
@@ -47,7 +49,7 @@ def init(config: BqfdConfig) -> Trust:
         log_eta=jnp.full(1, _log(config.eta), jnp.float32),
         weight=jnp.full(1, config.variance, jnp.float32),
         initial=jnp.ones((), jnp.float32),
-        step_worth=jnp.ones((), jnp.float32),
+        step_worth=jnp.ones((), jnp.float32) if config.in_steps else None,
     )
 
 
@@ -72,19 +74,20 @@ def prepare(
     num_rows = replay.layout.num_demo_rows
     if not num_rows:
         return learner
+    worth = step_worth(config, replay_state.rows, num_rows)
     sizes = jnp.array([num_rows]) if sizes is None else jnp.asarray(sizes)
-    ends = jnp.cumsum(sizes).astype(jnp.int32)
     # Rows beyond the last demonstration are room that is never drawn.
+    ends = jnp.cumsum(sizes).astype(jnp.int32)
     (trust,) = learner.extra
     trust = trust.replace(
         ends=ends,
         log_eta=jnp.full(ends.shape, _log(config.eta), jnp.float32),
         weight=jnp.full(ends.shape, config.variance, jnp.float32),
-        step_worth=step_worth(config, replay_state.rows, num_rows),
+        step_worth=worth if config.in_steps else None,
     )
     if config.ensemble_size == 1:
         return learner.replace(extra=(trust,))
-    std = config.prior_scale * trust.step_worth
+    std = config.prior_scale * worth
     probes = replay.sample_demonstrations(jax.random.key(_SEED), replay_state, _PROBES)
     params = with_prior_std(network, learner.params, probes.observation, std)
     q = network.apply(params, probes.observation)  # [B, K, A]
@@ -140,9 +143,9 @@ def with_prior_std(network: Network, params: Params, observation: Array, std: Ar
     return params | {"prior_scale": std / jnp.maximum(found, 1e-6)}
 
 
-def counted_in(config: BqfdConfig, trust: Trust | None) -> Array | float:
+def counted_in(trust: Trust | None) -> Array | float:
     """What eta and the variance are counted in: a step's worth, or values as they are."""
-    return trust.step_worth if config.in_steps and trust is not None else 1.0
+    return 1.0 if trust is None or trust.step_worth is None else trust.step_worth
 
 
 def owner(trust: Trust, index: Array) -> Array:
@@ -176,7 +179,7 @@ def learn_eta(config: BqfdConfig, trust: Trust, q: Array, batch: Batch) -> Trust
     number = owner(trust, batch.index)
 
     def likelihood(log_eta: Array, q: Array, a: Array) -> Array:
-        eta = jnp.exp(log_eta) / counted_in(config, trust)
+        eta = jnp.exp(log_eta) / counted_in(trust)
         return posterior.predictive_log_likelihood(q, a, eta=eta)
 
     slope = jax.vmap(jax.grad(likelihood))(

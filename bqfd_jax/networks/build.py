@@ -67,7 +67,8 @@ def atari_network(
 
     The torsos `patch` and `overlap` do about a quarter of the work; `hidden` is the width of the
     streams, `torso_dtype` what the torso computes in, and `layer_norm` standardises the streams.
-    With `zero_values` all Q-values of a new network are 0.
+    With `zero_values` all Q-values of a new network are 0; not for `ensemble`, whose members and
+    priors would all be alike.
     `impala` is for accelerators, and the only one that `torso_width` widens.
     """
     checks.one_of(ATARI_TORSOS, torso=torso)

@@ -140,10 +140,12 @@ def check_goes_on(out: Path) -> None:
 
     It would be trained anew, over what is left of it.
     """
-    if (out / "summary.json").exists() and not Checkpointer(out / "checkpoints").steps():
+    if is_at_its_end(out):
+        has_policy = (out / "policy.npz").exists()
+        learnt = "what it has learnt is in policy.npz, and " if has_policy else ""
         raise UsageError(
-            f"{out} holds a finished run, but no checkpoint that it could go on from; what it has "
-            "learnt is in policy.npz, and to train it anew choose another folder (--out)"
+            f"{out} holds a finished run, but no checkpoint that it could go on from; {learnt}to "
+            "train it anew choose another folder (--out)"
         )
 
 
@@ -152,13 +154,17 @@ def what_is_lost(out: Path) -> str | None:
 
     To resume it would train it anew, over the summary that is left.
     """
-    summary, metrics = out / "summary.json", out / "metrics.jsonl"
-    if metrics.exists() or not summary.exists() or Checkpointer(out / "checkpoints").steps():
+    if (out / "metrics.jsonl").exists() or not is_at_its_end(out):
         return None
     return (
         f"{out} holds a finished run without its metrics.jsonl, and no checkpoint that it could "
         "come back from; put the file back, or move the folder away to train the run anew"
     )
+
+
+def is_at_its_end(out: Path) -> bool:
+    """Whether a run is finished and has no checkpoint: to resume it would begin it anew."""
+    return (out / "summary.json").exists() and not Checkpointer(out / "checkpoints").steps()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from bqfd_jax import files
 from bqfd_jax.demos import Demonstration
 from bqfd_jax.envs.host import HostEnvironmentError
 from bqfd_jax.policy import save_policy
-from bqfd_jax.runs import best, plots, text, video
+from bqfd_jax.runs import best, folder, plots, text, video
 from bqfd_jax.runs.config import RunConfig
 from bqfd_jax.runs.errors import RunError
 from bqfd_jax.runs.host_run import HostRun
@@ -40,9 +40,11 @@ def finish(run: HostRun) -> Summary:
         failed.insert(0, f"the network of step {run.loop.step}, which exists in no checkpoint")
     run.journal.close()
     if failed:
+        way_on = f"then `bqfd resume {out}` goes on from the last checkpoint"
+        if folder.is_at_its_end(out):
+            way_on = "and train anew in another folder: there is no checkpoint to go on from"
         raise RunError(
-            f"NOT SAVED: {'; '.join(failed)}. Mend that (a full disk: make room in {out}), then "
-            f"`bqfd resume {out}` goes on from the last checkpoint"
+            f"NOT SAVED: {'; '.join(failed)}. Mend that (a full disk: make room in {out}), {way_on}"
         )
     run.sink.say(f"{', '.join(made)} in {out}")
     return summary

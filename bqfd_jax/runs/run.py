@@ -357,6 +357,7 @@ def load_job(
         if config.resume and config.out is not None:
             fields["demonstrations"] = folder.read_config(config.out).get("demonstrations")
         folder.check(config.out, fields, resume=config.resume, complete=config.completed)
+        folder.check_goes_on(config.out)
     world = KINDS[config.experiment][1](config)
     if demonstrations is None:
         demonstrations = world.load_demonstrations(config.out if config.resume else None)
