@@ -95,7 +95,7 @@ def run_options(
 # members disagree about grows with the values (BUILD_NOTES, 128).
 _WHOLE_DATA = {"mask_probability": 1.0, "weight": "smaller"}
 
-# --- Atari; rewards are logarithmic, and so on the same scale in all games ---
+# --- Atari; rewards are logarithmic, which brings games closer together, but not to one scale ---
 
 # Games begin alike, so a clone does best that knows its demonstration by heart: what foretells
 # held-out rows best, and what shifted images teach, plays worse (BUILD_NOTES, 93).
