@@ -109,7 +109,7 @@ def _streams(x: Array, size: int, layer_norm: bool) -> Array:
 def _first_kernel(zero_values: bool, **options: Any) -> nn.initializers.Initializer:
     """How the last layers begin: at zero, so that all Q-values do, or as layers usually do.
 
-    What a new network says of all states alike is forgotten only as fast as values travel back: by
-    `gamma ** n` each time that the target network has followed.
+    A constant that the first updates make of what a new network says is forgotten only as fast as
+    values travel back: by `gamma ** n` each time that the target network has followed.
     """
     return nn.initializers.zeros if zero_values else nn.initializers.lecun_normal(**options)
