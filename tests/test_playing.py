@@ -405,6 +405,30 @@ def test_in_video_pinball_a_ball_at_rest_is_launched(place, plunger, action):
     assert reflex(memory(_67=place[0], _68=place[1], _70=plunger).astype(int)) == action
 
 
+@pytest.mark.parametrize(
+    ("place", "flipped", "action"),
+    [
+        ((80, 150), 0, UP), ((10, 170), 8, UP), ((140, 195), 0, UP), ((154, 160), 0, UP),
+        # High up, in the plunger's lane, and when they have been up for long.
+        ((80, 149), 0, 0), ((149, 160), 0, 0), ((153, 160), 0, 0), ((80, 185), 128, 0),
+    ],
+)  # fmt: skip
+def test_in_video_pinball_the_flippers_go_while_the_ball_is_low(place, flipped, action):
+    habit = hints.of("VideoPinball").habit
+    assert habit(memory(_67=place[0], _68=place[1], _12=flipped).astype(int)) == action
+
+
+def test_in_video_pinball_a_ball_that_is_kept_in_one_place_counts_as_lost():
+    worth = hints.of("VideoPinball").look(None)
+    # Blows move it to and fro.
+    kept = [worth(memory(_67=10 + k % 2, _68=151 - k % 3)) for k in range(8)]
+    assert kept == [0.0] * 5 + [-20.0] * 3
+    assert worth(memory(_67=10, _68=146)) == 0.0
+    moving = [worth(memory(_67=10, _68=140 - 5 * k)) for k in range(8)]
+    assert moving == [0.0] * 8
+    assert worth(memory(_67=147, _68=100)) == -20.0  # in its lane
+
+
 def test_the_launch_of_video_pinball_gets_the_ball_onto_the_table():
     emulator = ale.Ale("VideoPinball")
     emulator.reset()

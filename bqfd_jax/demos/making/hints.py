@@ -192,12 +192,22 @@ def _seaquest(emulator: Ale) -> Potential:
 _PINBALL_X, _PINBALL_Y, _PLUNGER = 67, 68, 70
 _LANE, _AT_REST = 149, 132  # across and down, where a ball starts and where it ends when it is lost
 _NUDGED = 4  # pixels by which a blow against the table moves it there
+_KEPT = 4  # steps; a ball that stays in one place for longer earns nothing
 _DRAWN = 83  # how far the plunger is drawn after four steps; five are all that it can be
 
 
 def _video_pinball(emulator: Ale) -> Potential:
-    """A ball that is not in its lane."""
-    return lambda ram: -20.0 * (abs(int(ram[_PINBALL_X]) - _LANE) <= _NUDGED)
+    """A ball in play: not in its lane, and not kept in one place by a flipper or by blows."""
+    place, kept = np.zeros(2, int), 0
+
+    def potential(ram: np.ndarray) -> float:
+        nonlocal place, kept
+        ball = ram[[_PINBALL_X, _PINBALL_Y]].astype(int)
+        kept = kept + 1 if np.abs(ball - place).max() <= _NUDGED else 0
+        place = place if kept else ball
+        return -20.0 * (abs(ball[0] - _LANE) <= _NUDGED or kept > _KEPT)
+
+    return potential
 
 
 def _launch(ram: np.ndarray) -> int | None:
@@ -205,6 +215,16 @@ def _launch(ram: np.ndarray) -> int | None:
     if abs(ram[_PINBALL_X] - _LANE) > _NUDGED or ram[_PINBALL_Y] != _AT_REST:
         return None
     return _DOWN if ram[_PLUNGER] < _DRAWN else _FIRE
+
+
+_LOW_BALL = 150  # pixels from above; from there a ball is at the flippers within a few steps
+_FLIPPED, _LONG = 12, 128  # what the memory says of a flipper that has been up for four steps
+
+
+def _flip(ram: np.ndarray) -> int:
+    """Works both flippers as long as the ball is low, but holds no ball there for good."""
+    is_low = ram[_PINBALL_Y] >= _LOW_BALL and abs(ram[_PINBALL_X] - _LANE) > _NUDGED
+    return _UP if is_low and ram[_FLIPPED] != _LONG else 0
 
 
 _SHOOTING = {
@@ -253,13 +273,16 @@ TABLE = {
     "Seaquest": Hints(look=_seaquest, **_SHOOTING, hope=0.85, unit=20.0, life=_SEAQUEST_LIFE),
     "VideoPinball": Hints(
         look=_video_pinball,
+        habit=_flip,
         reflex=_launch,
         # The stick moves the flippers, and with the button it nudges the table, which tilts if that
         # lasts: nobody does it for a few points.
-        keys=(0, _UP, _RIGHT, _LEFT, _RIGHT_FIRE, _LEFT_FIRE),
+        keys=(0, _UP, _RIGHT_FIRE, _LEFT_FIRE),
+        # The ball passes the flippers in three steps.
+        pace=1,
+        horizon=16,
+        continuations=0,
         margin=1.5,
-        horizon=26,
-        continuations=3,
         # The game counts a ball as lost when the next one is launched.
         life=0.0,
         unit=100.0,
