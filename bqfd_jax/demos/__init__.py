@@ -1,5 +1,6 @@
 """Demonstrations: what they are, their files, those that come along, and playing them."""
 
+from bqfd_jax.demos.agreement import Agreement, agreement
 from bqfd_jax.demos.demonstration import ActionDemonstration, Demonstration, load, save
 from bqfd_jax.demos.fitting import as_list, num_actions_of, rows_for, sizes, with_unique_names
 from bqfd_jax.demos.frames import FrameDemonstration, frame_rows
@@ -13,10 +14,12 @@ __all__ = [
     "NAMES",
     "PAPER_PLAYER",
     "ActionDemonstration",
+    "Agreement",
     "Demonstration",
     "DemonstrationError",
     "FrameDemonstration",
     "Measure",
+    "agreement",
     "as_list",
     "available",
     "default_cache_dir",

@@ -11,6 +11,7 @@ import tyro
 from bqfd_jax import console, demos
 from bqfd_jax.demos.importing.actions import NAMES
 from bqfd_jax.demos.informativeness import CONFIG
+from bqfd_jax.policy import Policy, PolicyError, load_policy
 from bqfd_jax.runs import plots, video
 from bqfd_jax.runs.errors import Stopped, UsageError
 from bqfd_jax.types import Row
@@ -35,6 +36,9 @@ class ShowConfig:
     measure: bool = True
     """Have a small network foretell its actions: do they follow from what is seen? For Atari that
     takes a minute or so."""
+    policy: Path | None = None
+    """A trained policy (a run's folder, or its policy.npz) that is asked what it would do at every
+    step: where do its values and the demonstration part?"""
     out: Path | None = None
     """Folder for the picture and the film; beside the file unless given."""
     sheet: bool = True
@@ -51,7 +55,10 @@ def show(config: Annotated[ShowConfig, tyro.conf.arg(name="")]) -> None:
         rows = demos.to_rows(demonstration, **_AS_PLAYED, anew=config.check)
     except (ValueError, ImportError) as error:
         raise UsageError(f"{config.file}: {error}") from error
+    policy = None if config.policy is None else _policy(config.policy)
     print(describe(demonstration, rows))
+    if policy is not None:
+        print("\n" + _asked(config, policy, demonstration, rows))
     if config.measure:
         print("\n" + _measured(demonstration, rows))
     if config.check:
@@ -173,6 +180,70 @@ def _action_names(demonstration: demos.Demonstration) -> list[str]:
     if demonstration.action_meaning is None:
         return [str(action) for action in range(demos.num_actions_of(demonstration))]
     return [NAMES[meaning] for meaning in demonstration.action_meaning]
+
+
+# --- What a policy thinks of it ---
+
+
+def _policy(path: Path) -> Policy:
+    """Loaded before anything is told, so that a wrong path costs no time."""
+    try:
+        return load_policy(path / "policy.npz" if path.is_dir() else path)
+    except (PolicyError, OSError) as error:
+        raise UsageError(f"--policy {path}: {error}") from error
+
+
+def _asked(
+    config: ShowConfig, policy: Policy, demonstration: demos.Demonstration, rows: Row
+) -> str:
+    names = _action_names(demonstration)
+    if policy.num_actions != len(names):
+        raise UsageError(
+            f"--policy {config.policy}: it knows {policy.num_actions} actions"
+            f"{f' (of {policy.environment})' if policy.environment else ''}, but those of "
+            f"{demonstration.game} are {len(names)}"
+        )
+    try:
+        found = demos.agreement(rows, policy.q_values, stack=policy.stack)
+    except PolicyError as error:
+        raise UsageError(f"--policy {config.policy}: {error}") from error
+    told = describe_agreement(found, names, demonstration.episode_lengths)
+    elsewhere = policy.environment not in ("", demonstration.game)
+    origin = f" (trained in {policy.environment})" if elsewhere else ""
+    return f"asked about every step, the policy of {config.policy}{origin}\n{told}"
+
+
+def describe_agreement(
+    found: demos.Agreement, names: Sequence[str], episode_lengths: Sequence[int]
+) -> str:
+    """What a policy would do in a demonstration, as text; `names` are those of the actions."""
+    same = found.same
+    lines = [f"would do the same in {same.mean():.0%} of them ({found.by_chance:.0%} by chance)"]
+    if not same.all():
+        lines.append(
+            "where it would not, its values have what was done "
+            f"{found.regret:.0%} of the way down from the best action to the worst (median)"
+        )
+    lines.append(f"{'episode':>8} {'the same':>9}  over its time")
+    for number, part in enumerate(np.split(same, np.cumsum(episode_lengths)[:-1]), start=1):
+        lines.append(f"{number:>8} {part.mean():>9.0%}  {_shares(part)}")
+    lines.append(f"{'done':>15} {'steps':>7} {'the same':>9}  and else mostly")
+    for action, name in enumerate(names):
+        done = found.action == action
+        if not done.any():
+            continue
+        instead = np.bincount(found.preferred[done & ~same], minlength=len(names))
+        share = instead.max() / done.sum()
+        mostly = f"{names[instead.argmax()]} ({share:.0%})" if instead.any() else ""
+        line = f"{name:>15} {done.sum():>7,} {same[done].mean():>9.0%}  {mostly}"
+        lines.append(line.rstrip())
+    return "\n".join(lines)
+
+
+def _shares(part: np.ndarray, *, width: int = 40) -> str:
+    """The mean of pieces, from 0 to 1, as a row of bars."""
+    means = [piece.mean() for piece in np.array_split(part, min(width, len(part)))]
+    return "".join(_BARS[round(mean * (len(_BARS) - 1))] for mean in means)
 
 
 # --- How informative its actions are ---
