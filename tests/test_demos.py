@@ -37,7 +37,7 @@ KNOWN = {
     ("Seaquest", "strong"): ((61600,), ""),
     ("Seaquest", "weak"): ((4960, 4090, 2190), ""),
     ("Seaquest", "search"): ((40430,), "260f18a71d8a8a9e"),
-    ("VideoPinball", "default"): ((82036,), ""),
+    ("VideoPinball", "default"): ((81761,), ""),
     ("VideoPinball", "strong"): ((423152,), ""),
     ("VideoPinball", "weak"): ((21509, 6007, 8607, 23716), ""),
     ("VideoPinball", "search"): ((111244,), "a68d548ddfb962f0"),
