@@ -1,6 +1,6 @@
 """Demonstrations: what they are, their files, those that come along, and playing them."""
 
-from bqfd_jax.demos.agreement import Agreement, agreement
+from bqfd_jax.demos.agreement import Agreement, ask_policy
 from bqfd_jax.demos.demonstration import ActionDemonstration, Demonstration, load, save
 from bqfd_jax.demos.fitting import as_list, num_actions_of, rows_for, sizes, with_unique_names
 from bqfd_jax.demos.frames import FrameDemonstration, frame_rows
@@ -19,8 +19,8 @@ __all__ = [
     "DemonstrationError",
     "FrameDemonstration",
     "Measure",
-    "agreement",
     "as_list",
+    "ask_policy",
     "available",
     "default_cache_dir",
     "frame_hash",

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from bqfd_jax import checks
 from bqfd_jax.replay.rows import Layout, stack_index
 from bqfd_jax.types import Array, Row
 
@@ -21,7 +22,7 @@ class Agreement(NamedTuple):
 
     action: np.ndarray  # [T] int64, what was demonstrated
     preferred: np.ndarray  # [T] int64, what the policy would do
-    behind: np.ndarray  # [T] float64, by how much the value of what was demonstrated is below that
+    behind: np.ndarray  # [T] float64, the preferred action's value less the demonstrated one's
     span: np.ndarray  # [T] float64, from the worst action's value to the best one's
 
     @property
@@ -31,7 +32,7 @@ class Agreement(NamedTuple):
 
     @property
     def by_chance(self) -> float:
-        """The share that would be the same if the policy did not look: it chose as often as now."""
+        """The share that would be the same if it chose each action as often, whatever it sees."""
         most = int(max(self.action.max(), self.preferred.max())) + 1
         shown, chosen = (
             np.bincount(actions, minlength=most) / len(actions)
@@ -40,7 +41,7 @@ class Agreement(NamedTuple):
         return float(shown @ chosen)
 
     @property
-    def regret(self) -> float:
+    def way_down(self) -> float:
         """How far down what was demonstrated is where the policy would do something else.
 
         0 is as good as the best action and 1 the worst one; a median.  NaN if it is always the
@@ -52,7 +53,7 @@ class Agreement(NamedTuple):
         return float(np.median((self.behind / span)[apart])) if apart.any() else float("nan")
 
 
-def agreement(rows: Row, q_values: Callable[[np.ndarray], Array], *, stack: int = 1) -> Agreement:
+def ask_policy(rows: Row, q_values: Callable[[np.ndarray], Array], *, stack: int = 1) -> Agreement:
     """Asks a policy about every step of a demonstration.
 
     Args:
@@ -60,6 +61,9 @@ def agreement(rows: Row, q_values: Callable[[np.ndarray], Array], *, stack: int 
       q_values: from observations `[L, *frame_shape]`, or `[L, S, *frame_shape]` if `stack` is not
         1, to Q-values `[L, A]`, such as `Policy.q_values`.
       stack: frames per observation, such as `Policy.stack`.
+
+    Raises:
+      ValueError: something was demonstrated that has no Q-value.
     """
     starts = np.flatnonzero(~np.asarray(rows.is_last))
     layout = Layout(len(rows.action), 1, 1)
@@ -73,6 +77,13 @@ def agreement(rows: Row, q_values: Callable[[np.ndarray], Array], *, stack: int 
         parts.append(np.asarray(q_values(seen[:, 0] if stack == 1 else seen), np.float64))
     q = np.concatenate(parts)[: len(starts)]
     action = np.asarray(rows.action)[starts].astype(np.int64)
+    known = q.shape[1]
+    checks.require(
+        action < known,
+        "a demonstrated action",
+        action.max(),
+        f"less than {known}, the number of Q-values; is the policy of the same environment?",
+    )
     best = q.max(axis=1)
     return Agreement(
         action=action,

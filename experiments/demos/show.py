@@ -50,12 +50,13 @@ class ShowConfig:
 def show(config: Annotated[ShowConfig, tyro.conf.arg(name="")]) -> None:
     """Tells a demonstration's scores and rewards, how much its actions say, and films it."""
     demonstration = _load(config)
+    # Before anything is played or told, so that a wrong one costs no time.
+    policy = None if config.policy is None else _policy(config.policy, demonstration)
     try:
         # What was played before must not be trusted where it is to be checked.
         rows = demos.to_rows(demonstration, **_AS_PLAYED, anew=config.check)
     except (ValueError, ImportError) as error:
         raise UsageError(f"{config.file}: {error}") from error
-    policy = None if config.policy is None else _policy(config.policy)
     print(describe(demonstration, rows))
     if policy is not None:
         print("\n" + _asked(config, policy, demonstration, rows))
@@ -185,31 +186,38 @@ def _action_names(demonstration: demos.Demonstration) -> list[str]:
 # --- What a policy thinks of it ---
 
 
-def _policy(path: Path) -> Policy:
-    """Loaded before anything is told, so that a wrong path costs no time."""
+def _policy(path: Path, demonstration: demos.Demonstration) -> Policy:
+    """A policy that has as many actions as the demonstration."""
     try:
-        return load_policy(path / "policy.npz" if path.is_dir() else path)
+        policy = load_policy(path / "policy.npz" if path.is_dir() else path)
     except (PolicyError, OSError) as error:
-        raise UsageError(f"--policy {path}: {error}") from error
+        # It names the file.
+        raise UsageError(f"--policy: {error}") from error
+    expected = demos.num_actions_of(demonstration)
+    if policy.num_actions != expected:
+        raise UsageError(
+            f"--policy {path}: it knows {policy.num_actions} actions"
+            f"{f' (of {policy.environment})' if policy.environment else ''}, but those of "
+            f"{demonstration.game} are {expected}: give a policy of {demonstration.game}"
+        )
+    return policy
 
 
 def _asked(
     config: ShowConfig, policy: Policy, demonstration: demos.Demonstration, rows: Row
 ) -> str:
-    names = _action_names(demonstration)
-    if policy.num_actions != len(names):
-        raise UsageError(
-            f"--policy {config.policy}: it knows {policy.num_actions} actions"
-            f"{f' (of {policy.environment})' if policy.environment else ''}, but those of "
-            f"{demonstration.game} are {len(names)}"
-        )
     try:
-        found = demos.agreement(rows, policy.q_values, stack=policy.stack)
+        found = demos.ask_policy(rows, policy.q_values, stack=policy.stack)
     except PolicyError as error:
         raise UsageError(f"--policy {config.policy}: {error}") from error
+    names = _action_names(demonstration)
     told = describe_agreement(found, names, demonstration.episode_lengths)
     elsewhere = policy.environment not in ("", demonstration.game)
-    origin = f" (trained in {policy.environment})" if elsewhere else ""
+    origin = (
+        f" (trained in {policy.environment}, whose actions may mean other things)"
+        if elsewhere
+        else ""
+    )
     return f"asked about every step, the policy of {config.policy}{origin}\n{told}"
 
 
@@ -218,11 +226,12 @@ def describe_agreement(
 ) -> str:
     """What a policy would do in a demonstration, as text; `names` are those of the actions."""
     same = found.same
-    lines = [f"would do the same in {same.mean():.0%} of them ({found.by_chance:.0%} by chance)"]
-    if not same.all():
+    lines = [f"would do the same in {same.mean():.1%} of them ({found.by_chance:.1%} by chance)"]
+    # Of two actions, the one that is not the best is the worst.
+    if not same.all() and len(names) > 2:
         lines.append(
             "where it would not, its values have what was done "
-            f"{found.regret:.0%} of the way down from the best action to the worst (median)"
+            f"{found.way_down:.0%} of the way down from the best action to the worst (median)"
         )
     lines.append(f"{'episode':>8} {'the same':>9}  over its time")
     for number, part in enumerate(np.split(same, np.cumsum(episode_lengths)[:-1]), start=1):
