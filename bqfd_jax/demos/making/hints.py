@@ -192,7 +192,7 @@ def _seaquest(emulator: Ale) -> Potential:
 _PINBALL_X, _PINBALL_Y, _PLUNGER = 67, 68, 70
 _LANE, _AT_REST = 149, 132  # across and down, where a ball starts and where it ends when it is lost
 _NUDGED = 4  # pixels by which a blow against the table moves it there
-_KEPT = 4  # steps; a ball that stays in one place for longer earns nothing
+_KEPT = 4  # steps; a ball that stays in one place for longer counts as lost
 _DRAWN = 83  # how far the plunger is drawn after four steps; five are all that it can be
 
 
